@@ -1,9 +1,8 @@
-//! Logs rows that were not delivered, or that a failover took back: one WARN line each, or INFO in
-//! a dry run.
+//! Logs rows that were not delivered, or that a failover took back.
 //!
 //! Invariant: each skipped row has its own line with its id, and each failover one with its
-//! positions. The log never collapses these lines, because no other trace remains. Lines about dead
-//! letters may be collapsed. Payloads and keys are not logged.
+//! positions. The log never collapses these lines, because no other trace remains. Payloads and
+//! keys are not logged.
 
 use crate::telemetry::unix_us;
 use postrider_core::gate::Warning;
@@ -11,12 +10,11 @@ use postrider_core::pipeline::{Refused, SentDeadLetter, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};
 use postrider_kafka::DeliveredTap;
 
-/// Log target whose lines are never collapsed.
 const AUDIT: &str = "postrider::audit";
 
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// Logs a dead letter that was passed to the producer, or, in a dry run, would have been.
+/// In a dry run, the letter would have been passed to the producer.
 pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool, tap: &DeliveredTap) {
     let headers = &letter.record.headers;
     let header = |name: &str| {
@@ -44,7 +42,7 @@ pub(super) fn tail_lost(warning: &Warning) {
     tracing::warn!(target: AUDIT, help = warning.hint(), "{warning}");
 }
 
-/// Logs a row that the policy `skip` left out, or, in a dry run, would have left out.
+/// In a dry run, the row would have been left out.
 pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     if !acknowledged {
         let (code, reason) = (skipped.rejection.code.as_str(), &skipped.rejection.reason);
@@ -78,7 +76,7 @@ pub(super) fn skipped_record(refused: &Refused) {
     );
 }
 
-/// Truncates the value, so that a huge id does not flood the log.
+/// A huge id must not flood the log.
 fn text(value: Option<&[u8]>) -> Option<String> {
     let cut = |bytes: &[u8]| {
         String::from_utf8_lossy(bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes)).into_owned()

@@ -1,23 +1,19 @@
-//! Reports that Postgres waits for an absent standby in `synchronized_standby_slots`. Postgres then
-//! does not send rows, and the stream appears to be idle.
-//!
-//! Each absent standby gets one warning until it is back.
+//! Reports once that Postgres waits for an absent standby in `synchronized_standby_slots`. Rows
+//! then wait, and the stream appears to be idle.
 
 use postrider_postgres::control::{self, Client, FailoverAbout};
 
-/// Consecutive checks before a report. A restarted standby is back within five seconds.
+/// A restarted standby is back within five seconds.
 const LOOKS: u32 = 2;
 
 /// Kept across connections.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedStandbys {
-    /// Consecutive checks that found an absent standby.
     away: u32,
     is_told: bool,
 }
 
 impl AwaitedStandbys {
-    /// Returns whether Postgres waits.
     pub(super) async fn look(&mut self, client: &Client, slot: &str) -> bool {
         // A failed check does not change the state.
         let Ok(waits) = control::waits_for_standby(client, slot).await else {
@@ -34,7 +30,7 @@ impl AwaitedStandbys {
     }
 }
 
-/// Returns whether a standby was absent. The query may fail, or the standby may be back already.
+/// `false`: the query failed, or the standby is back already.
 async fn tell(client: &Client, slot: &str) -> bool {
     let Ok(facts) = control::failover_of_server(client, slot).await else { return false };
     let mut findings = facts.findings();

@@ -6,13 +6,12 @@ use tokio::sync::oneshot;
 
 use crate::error::RelayError;
 
-/// Lets the work's log lines carry the stream of the caller.
 pub(super) fn of_stream<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let span = tracing::Span::current();
     move || span.in_scope(work)
 }
 
-/// The stream is taken at the call, because the task that polls the future may not have one.
+/// Keeps the caller's stream, which the task that polls the future may not have.
 pub(super) fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Result<T, RelayError>> {
@@ -21,7 +20,6 @@ pub(super) fn run_blocking<T: Send + 'static>(
         let (done, answer) = oneshot::channel();
         let thread = std::thread::Builder::new().name("postrider-blocking".to_owned());
         let spawned = thread.spawn(move || {
-            // The receiver may no longer exist.
             let _ = done.send(work());
         });
         spawned.map_err(|_| RelayError::Thread)?;

@@ -1,8 +1,8 @@
 //! Prepares the progress topic in Kafka before a session or for `postrider setup`.
 //!
-//! For a slot that will be created, the topic may get a base record: progress at 0/0. Invariant:
-//! that record precedes the slot, so a slot without progress was not created by this relay. A
-//! missing slot whose rows were delivered is not created again. Upholds G1, G6.
+//! Invariant: a base record (progress at 0/0) precedes the slot, so a slot without progress was not
+//! created by this relay. A missing slot whose rows were delivered is not created again. Upholds
+//! G1, G6.
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
@@ -44,8 +44,7 @@ impl Bootstrap {
         wanted: &Requirements,
     ) -> Result<(), RelayError> {
         let exists = control::slot(client, &wanted.slot).await?.is_some();
-        // A missing slot that the relay does not create may be a typo, so no topic is created for
-        // it.
+        // The name of a missing slot that the relay does not create may be a typo.
         if (exists || wanted.create) && !self.topic_is_fit {
             let kafka = plan.kafka.clone();
             let findings = run_blocking(move || ensure_progress_topic(&kafka)).await??;
@@ -64,7 +63,6 @@ impl Bootstrap {
         // The publication may be created together with the slot.
         let database = client.server().database.clone();
         let stream = Lineage { database, slot: slot.clone(), ..Lineage::default() };
-        // A slot whose rows were delivered was lost. Otherwise this may be the first start.
         if let Some(delivered) = delivered_of(plan, client, stream, begins).await? {
             // Another relay may have started with its own slot since the check.
             if control::slot(client, &slot).await?.is_some() {
@@ -77,8 +75,8 @@ impl Bootstrap {
     }
 }
 
-/// Prepares Kafka for a slot that is about to be created. If rows of an earlier slot of that name
-/// were delivered, returns their end position and does not write the base record.
+/// Prepares Kafka for a new slot. If an earlier slot of that name delivered rows, returns their end
+/// and does not write the base record.
 pub async fn begin_stream(
     plan: &Plan,
     client: &Client,
@@ -89,8 +87,7 @@ pub async fn begin_stream(
     delivered_of(plan, client, plan.lineage(inspection), true).await
 }
 
-/// Returns the delivered position of a missing slot. If there is none and the stream `begins`,
-/// writes the base record.
+/// Position delivered by a missing slot. Otherwise writes the base record if the stream `begins`.
 async fn delivered_of(
     plan: &Plan,
     client: &Client,
@@ -129,8 +126,8 @@ pub(super) fn tell(kafka: &KafkaSpec, findings: &[TopicFinding]) {
     }
 }
 
-/// Equal findings of several topics share one line. A remark concerns the whole cluster, so a
-/// stream logs it only once.
+/// Equal findings share one line. A remark concerns the whole cluster, so a stream logs it only
+/// once.
 fn lines<'a>(topics: &TopicBook, findings: &'a [TopicFinding]) -> Vec<(&'a TopicFinding, String)> {
     let mut lines = Vec::new();
     let same = |one: &TopicFinding, other: &TopicFinding| {

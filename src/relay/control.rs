@@ -1,5 +1,4 @@
-//! Changes that operators request from a running relay: a pause, a new configuration for routes,
-//! and the restart of a failed stream.
+//! Changes that operators request from a running relay.
 //!
 //! Invariant: a pause persists across sessions until the process ends. A new configuration takes
 //! effect completely, between two sessions.
@@ -13,18 +12,15 @@ use crate::poll;
 use postrider_config::{Config, SourceMode};
 use postrider_postgres::control::{self, ControlError};
 
-/// Clones share the requests.
 #[derive(Debug, Clone, Default)]
 pub struct Control(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     is_paused: AtomicBool,
-    /// Generation of `config`, for frequent reads.
     generation: AtomicU64,
     /// The initial configuration has generation 0, and is not stored here.
     config: Mutex<Option<(u64, Arc<Config>)>>,
-    /// Requested restart that has not happened yet.
     new_run: Mutex<Option<NewRun>>,
 }
 
@@ -49,8 +45,8 @@ impl Control {
         self.0.is_paused.load(Ordering::Acquire)
     }
 
-    /// Sets the table columns, routes and formats of later sessions; other options are ignored. The
-    /// running session ends for it between two transactions.
+    /// Changes only table columns, routes and formats. The running session ends for it between two
+    /// transactions.
     pub fn reconfigure(&self, config: Config) {
         let mut newest = self.0.config.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = newest.as_ref().map_or(0, |(generation, _)| *generation) + 1;
@@ -78,8 +74,7 @@ impl Control {
     }
 }
 
-/// Checks that the tables and the publication have the columns that these routes read. A session
-/// without these columns would end the relay.
+/// A session without the columns that these routes read would end the relay.
 pub async fn check_columns(config: &Config) -> Result<(), RelayError> {
     let plan = Plan::of(config.clone());
     if config.source.mode == SourceMode::Poll {

@@ -1,13 +1,11 @@
-//! Remembers the commit up to which this process has delivered, for a server that forgets the
-//! position of its slot.
+//! Remembers the commit up to which this process has delivered.
 //!
-//! PostgreSQL writes the position of a logical slot to disk only occasionally; before version 17,
-//! even a clean stop does not write it. A relay without progress in Kafka would then deliver all
-//! later rows again.
+//! PostgreSQL writes the position of a logical slot to disk only occasionally, and before version
+//! 17 not even at a clean stop. A relay without progress in Kafka would repeat all later rows.
 //!
-//! Invariant: every row before the mark was confirmed (G1), and the server's log must contain the
-//! mark's commit. The mark is used only after a restart of the server, because the slot may
-//! otherwise have been moved on purpose.
+//! Invariant: every row before the mark was confirmed (G1), and the server's log contains the
+//! mark's commit. The mark counts only after a restart of the server; otherwise the slot may have
+//! been moved on purpose.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +23,6 @@ struct Last {
     mark: Mark,
 }
 
-/// Clones share the mark.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Delivered {
     last: Arc<Mutex<Option<Last>>>,
@@ -63,8 +60,7 @@ impl Delivered {
         Some((*mark, check))
     }
 
-    /// If the log does not contain the mark's commit, the mark is forgotten, and the next session
-    /// skips no rows.
+    /// Forgets a mark whose commit is not in the log, so the next session skips no rows.
     pub(super) fn judge(&self, error: RelayError) -> RelayError {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some() && matches!(error, RelayError::Gate(GateError::OtherLog { .. })) {
@@ -94,8 +90,8 @@ pub(super) struct DeliveredNotes {
 }
 
 impl DeliveredNotes {
-    /// Notes that all rows before `mark` were handed over. Only a mark names the last commit before
-    /// it, so the mark is kept until those rows are settled.
+    /// Only a mark names the last commit before it, so the mark is kept until the rows before it
+    /// are settled.
     pub(super) fn reached(&mut self, mark: Mark) {
         self.next.get_or_insert(Mark { part: None, ..mark });
     }

@@ -1,5 +1,7 @@
-//! Errors that end the relay or one of its sessions, with the operator's hint, the `reason` label
-//! of the restart counter, and the class, which decides retries and the exit code.
+//! Errors that end the relay or one of its sessions.
+//!
+//! The class of an error decides retries and the exit code. `reason` is a label of the restart
+//! counter.
 
 use crate::compare::{CompareError, SpillError};
 use crate::tables::TableRowsError;
@@ -101,7 +103,7 @@ pub enum RelayError {
         #[source]
         last: Box<RelayError>,
     },
-    /// The control plane did not report the slot's position in time for a starting session.
+    /// The control plane did not report the slot's position in time.
     #[error("the slot's position is not known: Postgres does not answer")]
     NoAnswer,
     /// The publication or a table was replaced between the first check and the take-over of the

@@ -11,20 +11,18 @@ use postrider_core::progress::RowCursor;
 use postrider_postgres::wal::{Frame, LockedRows, WalError};
 
 pub(super) trait FrameSource {
-    /// Reads available data, and waits for at most `wait` if none is available. Returns the number
-    /// of bytes read.
+    /// Waits for at most `wait` if no data is available. Returns the number of bytes read.
     fn fill(&mut self, wait: Duration) -> Result<usize, WalError>;
 
     fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError>;
 
-    /// Offset of that frame's start in the received bytes, or of its end for a frame over the size
-    /// limit.
+    /// Start of that frame in the received bytes; end of a frame over the size limit.
     #[inline]
     fn place(&mut self) -> Result<Option<u64>, WalError> {
         if self.peek()?.is_none() {
             return Ok(None);
         }
-        // Bytes in the response that opened the stream are not counted.
+        // Excludes bytes in the response that opened the stream.
         Ok(Some(self.received_bytes().saturating_sub(self.buffered() as u64)))
     }
 
@@ -33,23 +31,23 @@ pub(super) trait FrameSource {
     /// Returns the position reported so far.
     fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError>;
 
-    /// Maintains connections that are not read, between two turns of the loop. Never waits.
+    /// Maintains connections that are not read. Never waits.
     fn tend(&mut self) -> Result<(), WalError> {
         Ok(())
     }
 
-    /// Ends the session early, and stores the settled position as far as necessary.
+    /// Ends the session early, and stores the settled position.
     fn conclude(&mut self) -> Result<(), WalError> {
         Ok(())
     }
 
     fn finish(self, limit: Duration) -> Result<(), WalError>;
 
-    /// Highest position of a frame that was read.
+    /// Highest position of a frame.
     fn received(&self) -> Lsn;
 
-    /// [`Self::received`] as a position in the server's log, if frames come from there. An
-    /// unreadable message is received again from there.
+    /// [`Self::received`], if positions are those in the server's log. An unreadable message is
+    /// received again from there.
     fn log_position(&self) -> Option<Lsn> {
         None
     }
@@ -58,20 +56,18 @@ pub(super) trait FrameSource {
 
     fn acknowledged(&self) -> Lsn;
 
-    /// Number of bytes read and not consumed.
     fn buffered(&self) -> usize;
 
-    /// Rows that have waited long for a lock.
     fn locked_rows(&self) -> Option<Arc<LockedRows>> {
         None
     }
 
-    /// `false` if, for example, a lock prevents reading.
+    /// `false`: a lock, for example, prevents reading.
     fn is_caught_up(&self) -> bool {
         true
     }
 
-    /// Row before this mark, if the mark is a position in a table.
+    /// Row before this mark.
     fn cursor(&self, _mark: Mark) -> Option<RowCursor> {
         None
     }

@@ -1,9 +1,8 @@
-//! Loop that drives a session: reads the socket, passes frames to the session and records to Kafka,
-//! sends status updates, and sleeps. [`postrider_core::session`] makes all decisions.
+//! Loop that drives a session: reads frames, passes records to Kafka, sends status updates, and
+//! sleeps. [`postrider_core::session`] makes all decisions.
 //!
 //! Invariant: one OS thread without a runtime owns source, session and sink. Only this file raises
 //! the position that is acknowledged to Postgres, and only to a position that the session returns.
-//! On any error, Postgres sends the unacknowledged rows again.
 
 use std::time::Duration;
 
@@ -34,7 +33,6 @@ pub(super) struct Hot<F, S> {
     pub(super) sink: S,
     pub(super) stop: StopSignal,
     pub(super) clock: Clock,
-    /// For a server that forgets delivered positions.
     pub(super) delivered: Option<DeliveredNotes>,
     pub(super) place: LastPlace,
     pub(super) tap: DeliveredTap,
@@ -50,8 +48,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         let mut put_off = None;
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
-            // Otherwise the next session would repeat settled rows. A failure here is reported by
-            // that session.
+            // Otherwise the next session would repeat settled rows.
             if let Some(status) = self.session.final_status(&self.sink) {
                 let _ = self.source.acknowledge(status.settled, status.ask_reply);
                 let _ = self.source.conclude();
@@ -83,7 +80,6 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
         match (put_off, end) {
             (Some(error), End::Drained | End::ModeOver) => Err(error),
-            // The server may be gone before it has ended the stream.
             (_, End::ServerShutdown) => Ok(end),
             // The next start does not repeat any rows, even if the server has not received the end.
             // Upholds G8.
@@ -169,8 +165,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         Ok(())
     }
 
-    /// Adds the position of the faulty message, or of the last earlier message that has a position.
-    /// The next session receives that message again.
+    /// Adds the position of the faulty message, or of the last earlier message with a position,
+    /// which the next session receives again.
     fn placed(&self, error: RelayError) -> RelayError {
         match self.source.log_position() {
             Some(received) if self.place.0 == Lsn::ZERO => error.of_message(received),

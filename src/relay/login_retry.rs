@@ -11,8 +11,7 @@ use postrider_postgres::control::ControlError;
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::WalError;
 
-/// Peer whose refusal ended the session. A query checks the `REPLICATION` privilege before the
-/// stream's connection does.
+/// A query checks the `REPLICATION` privilege before the stream's connection does.
 pub(super) fn barred_by(error: &RelayError) -> Option<Peer> {
     let by_sink = |is_refused: bool| is_refused.then_some(Peer::Sink);
     match error {

@@ -1,6 +1,4 @@
-//! Progress of a long-running command, for a display on another thread.
-//!
-//! Invariant: counting is one relaxed store, and never waits for the display.
+//! Progress of a long-running command, for another thread. Counting is one relaxed store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +6,7 @@ use std::time::Instant;
 
 use crate::telemetry::{DROPPED, SKIPPED, Snapshot};
 
-/// Stage in which rows of tables are sent. The telemetry provides its count.
+/// The telemetry provides the count of this stage.
 pub const DELIVERING: &str = "delivering rows";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +18,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Plural noun for displays.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rows => "rows",
@@ -41,14 +38,13 @@ pub enum Total {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// For example `reading rows`.
     pub stage: &'static str,
     pub unit: Unit,
-    /// Amount that an earlier, interrupted command had done.
+    /// Amount done by an earlier, interrupted command.
     pub before: u64,
     /// Amount done since the stage began.
     pub done: u64,
-    /// Size of the whole stage, including `before`.
+    /// Includes `before`.
     pub total: Total,
     pub since: Instant,
 }
@@ -59,7 +55,6 @@ impl Reading {
         self.before.saturating_add(self.done)
     }
 
-    /// Adds the rows that a relay has delivered, if this stage delivers rows.
     #[must_use]
     pub fn with_delivered(self, snapshot: &Snapshot) -> Self {
         match self.stage {
@@ -68,8 +63,7 @@ impl Reading {
         }
     }
 
-    /// Progress through the log that existed when the stream began; `None` after the relay has
-    /// caught up.
+    /// `None` after the relay has caught up.
     pub fn of_catch_up(snapshot: &Snapshot) -> Option<Self> {
         let CatchUp { from, until, since } = snapshot.catch_up.filter(|_| snapshot.holds_slot)?;
         let whole = until.checked_sub(from).filter(|_| snapshot.settled_lsn < until)?;
@@ -93,9 +87,7 @@ pub(super) fn delivered(snapshot: &Snapshot) -> u64 {
 /// Log that existed when a stream began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CatchUp {
-    /// Acknowledged position at that time.
     pub from: u64,
-    /// End of the log at that time.
     pub until: u64,
     /// Start of the first session of the catch-up.
     pub since: Instant,
@@ -119,7 +111,6 @@ impl Meter {
         *current = Some(Reading { stage, unit, before: 0, done: 0, total, since });
     }
 
-    /// Sets a size that was determined after the stage began.
     pub fn set_whole(&self, before: u64, total: Total) {
         if let Some(stage) = &mut *self.stage() {
             (stage.before, stage.total) = (before, total);
@@ -130,7 +121,6 @@ impl Meter {
         self.0.done.store(done, Ordering::Relaxed);
     }
 
-    /// `None` before the first stage.
     pub fn reading(&self) -> Option<Reading> {
         let done = || self.0.done.load(Ordering::Relaxed);
         self.stage().map(|stage| Reading { done: done(), ..stage })

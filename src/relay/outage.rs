@@ -1,14 +1,11 @@
-//! Decides when the log and the relay's state report that no record is confirmed.
-//!
-//! Invariant: a line appears once per minute during the outage. Shorter outages are reported by
-//! other lines.
+//! Decides when to report that no record is confirmed: once per minute during the outage.
 
 use std::time::{Duration, Instant};
 
-/// These lines replace the line about progress, which has this interval too.
+/// Replaces the line about progress, which has this interval too.
 const EVERY: Duration = Duration::from_mins(1);
 
-/// Outage of the brokers, across all sessions of a run.
+/// Spans all sessions of a run.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     away_since: Option<Instant>,
@@ -16,7 +13,7 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    /// Returns the duration of the outage, if a log line is due.
+    /// `None`: no log line is due.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -37,7 +34,6 @@ impl Outage {
         Some(lasted)
     }
 
-    /// Whether the last check found an outage that is long enough for a line.
     pub(super) const fn is_told(&self) -> bool {
         self.told.is_some()
     }

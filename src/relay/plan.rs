@@ -1,8 +1,5 @@
-//! The [`Plan`]: the input for all sessions.
-//!
-//! Input: a validated [`Config`], the Kafka client's settings, and later the state of the database.
-//! Output: stream parameters, pipelines, [`Requirements`], the stream's identity ([`Lineage`]), and
-//! [`Facts`] that decide where to resume.
+//! The [`Plan`]: the input for all sessions. Derives their parameters, pipelines, [`Requirements`],
+//! identity ([`Lineage`]) and [`Facts`].
 
 use std::time::Duration;
 
@@ -32,7 +29,6 @@ pub struct Plan {
     pub origin: RowOrigin,
     /// Topic for every record, which overrides the route.
     pub topic: Option<String>,
-    /// `None` if the configuration has only one stream.
     pub stream: Option<String>,
 }
 
@@ -51,7 +47,6 @@ impl Plan {
         })
     }
 
-    /// Includes the policy for missing topics. The database is not inspected yet.
     pub fn of(config: Config) -> Self {
         let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
         let topics = TopicBook::new(config.route.missing_topic.clone(), own);
@@ -75,15 +70,13 @@ impl Plan {
         Self { not_null, oids, ..self.clone() }
     }
 
-    /// Returns the plan with the table columns, routes and formats of another configuration.
-    /// Knowledge about topics is kept.
+    /// Takes the table columns, routes and formats of another configuration.
     #[must_use]
     pub(super) fn routed_by(&self, config: &Config) -> Self {
         let Config { outbox, route, format, .. } = config.clone();
         Self { config: Config { outbox, route, format, ..self.config.clone() }, ..self.clone() }
     }
 
-    /// Source that dead letters name.
     pub fn letter_source(&self, server: &ServerFacts) -> LetterSource {
         let source = &self.config.source;
         LetterSource {
@@ -110,7 +103,6 @@ impl Plan {
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.unconfirmed))
     }
 
-    /// Dead letters of this pipeline name the stream.
     pub fn pipeline_of(&self, stream: &Lineage) -> Result<Pipeline, RouteSpecError> {
         let Lineage { system, database, slot, .. } = stream;
         let [system, database, slot] = [system, database, slot].map(|name| Some(name.clone()));
@@ -120,9 +112,8 @@ impl Plan {
         Ok(pipeline)
     }
 
-    /// Identity of the stream, without the system and timeline of the replication connection. The
-    /// source must have passed all checks: a lineage without a publication or a table would never
-    /// detect a replacement.
+    /// Lacks the system and timeline of the replication connection. The source must have passed all
+    /// checks: a lineage without a publication or a table would never detect a replacement.
     pub fn lineage(&self, inspection: &Inspection) -> Lineage {
         let config = &self.config;
         let tables = || config.source.tables.iter().zip(&inspection.tables);
@@ -153,7 +144,7 @@ impl Plan {
         }
     }
 
-    /// Facts known to the control plane. A dry run (`acknowledged` is false) may repeat rows.
+    /// A dry run (`acknowledged` is false) may repeat rows.
     pub(super) fn facts(&self, inspection: &Inspection, acknowledged: bool) -> Facts {
         Facts {
             lineage: self.lineage(inspection),
@@ -171,7 +162,6 @@ impl Plan {
             slot: source.slot.clone(),
             publication: source.publication.clone(),
             tables: source.tables.clone(),
-            // `compile` has requested the columns that the routing reads.
             columns: spec.wanted().to_vec(),
             messages: !self.config.messages.prefixes.is_empty(),
             create: source.create == Create::Auto,
@@ -188,8 +178,8 @@ impl Plan {
             || self.config.progress.at_least_once
     }
 
-    /// Maximum delay of a status update, so that the server never considers the relay dead: a third
-    /// of `wal_sender_timeout` (zero: none), at most 10 s.
+    /// Maximum delay of a status update: a third of `wal_sender_timeout` (zero: none), at most 10
+    /// s.
     pub fn heartbeat(wal_sender_timeout: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_secs(10);
         if wal_sender_timeout.is_zero() { LONGEST } else { LONGEST.min(wal_sender_timeout / 3) }

@@ -13,7 +13,6 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Limit for the connection and for each response.
 const LIMIT: Duration = Duration::from_secs(2);
 /// SSLRequest of Postgres: its length, and a number that is not a protocol version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
@@ -29,7 +28,7 @@ pub enum Begins {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Host name or IP address, which is sent in the handshake.
+    /// Host name or IP address for the handshake.
     pub host: String,
     /// Replaces the lookup of the host name.
     pub ip: Option<IpAddr>,
@@ -100,7 +99,7 @@ fn connect(address: &Address) -> std::io::Result<TcpStream> {
     Err(last)
 }
 
-/// Stores the chain of the server, and rejects every certificate.
+/// Rejects every certificate, and stores the chain.
 #[derive(Debug)]
 struct Witness {
     provider: Arc<CryptoProvider>,

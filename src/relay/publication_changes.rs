@@ -1,5 +1,4 @@
-//! Remembers the logged changes of the publication, so that sessions and the source monitor log
-//! each change only once.
+//! Remembers the logged changes of the publication, so that one process logs each change only once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +6,6 @@ use crate::audit;
 use postrider_core::gate::Warning;
 use postrider_core::lsn::Lsn;
 
-/// Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PublicationChanges(Arc<Mutex<Seen>>);
 
@@ -15,13 +13,11 @@ pub(super) struct PublicationChanges(Arc<Mutex<Seen>>);
 struct Seen {
     /// Transaction that wrote the catalog row of the last logged change.
     told: Option<u32>,
-    /// End of the WAL at the previous check.
     looked: Option<Lsn>,
 }
 
 impl PublicationChanges {
-    /// Logs the warning, unless an alteration by `xid` was logged before by a session or the
-    /// monitor.
+    /// Ignores an alteration by `xid` that was logged before.
     pub(super) fn warn(&self, warning: &Warning, xid: Option<u32>) {
         let is_alteration = matches!(
             warning,
@@ -34,13 +30,11 @@ impl PublicationChanges {
         }
     }
 
-    /// Returns whether the alteration was new.
     fn tell(&self, xid: Option<u32>) -> bool {
         self.with(|seen| std::mem::replace(&mut seen.told, xid) != xid)
     }
 
-    /// Notes a check that started when the WAL ended at `end`. Returns the end of the WAL at the
-    /// previous check.
+    /// Returns the end of the WAL at the previous check.
     pub(super) fn look(&self, end: Lsn) -> Option<Lsn> {
         self.with(|seen| seen.looked.replace(end))
     }

@@ -1,5 +1,4 @@
-//! Determines whether the slot of a plan can be decoded, for `repair` and `doctor`. No position is
-//! acknowledged.
+//! Determines whether a slot can be decoded, for `repair` and `doctor`. Acknowledges no position.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{Client, Inspection, SlotFacts};
 use postrider_postgres::wal::{LogProbe, Readability, SessionParams};
 
-/// Reads the slot's log as far as the limit allows. The slot stays free.
+/// Reads as much log as the limit allows. The slot stays free.
 pub async fn slot_readability(
     plan: &Plan,
     client: &Client,
@@ -30,14 +29,13 @@ pub async fn slot_readability(
     .await?
 }
 
-/// The time starts at the first read of the slot's copy, because a loaded machine may create the
-/// copy late.
+/// A loaded machine may create the slot's copy late, so the time starts at its first read.
 fn clock(limit: Duration) -> impl Fn() -> bool {
     let began = OnceCell::new();
     move || began.get_or_init(Instant::now).elapsed() < limit
 }
 
-/// Runs the check on this thread, and may take the slot itself.
+/// Blocks this thread, and may take the slot itself.
 pub(super) fn readability(
     config: &Config,
     params: &SessionParams,

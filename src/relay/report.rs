@@ -506,8 +506,8 @@ fn add(past: &[Count], session: &[Count]) -> Vec<Count> {
     session.iter().map(|(name, count)| (*name, before(*name) + count)).collect()
 }
 
-/// Adds the sent records by topic. The number of named topics is limited as in a session. Upholds
-/// G3.
+/// Adds the sent records by topic. The number of named topics is limited as in a session.
+/// Upholds G3.
 fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
     let mut all = past.to_vec();
     let mut places: HashMap<&str, usize> =

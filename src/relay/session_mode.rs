@@ -1,11 +1,10 @@
-//! Producer settings for special sessions: larger batches for a backlog, fewer bytes in flight
-//! after late records, and single records after a refused batch. No I/O.
+//! Producer settings for a backlog, after late records, and after a refused batch. No I/O.
 
 use postrider_core::ledger::Budget;
 use postrider_core::supervisor::{ModeKind, SessionMode};
 use postrider_kafka::KafkaSpec;
 
-/// The cost of the client library depends on the number of requests. With a longer linger, waiting
+/// The client library's cost depends on the number of requests. With a longer linger, waiting
 /// records occupy room that others could use (decision 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 5;
 
@@ -31,7 +30,6 @@ pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpe
     }
 }
 
-/// Whether batches wait for more records in the Kafka client, so that reads need not wait.
 pub(super) fn batches_wait(mode: Option<SessionMode>, spec: &KafkaSpec) -> bool {
     mode.is_some_and(|mode| mode.kind == ModeKind::Backlog) || spec.linger_ms >= LONG_LINGER_MS
 }

@@ -1,9 +1,7 @@
 //! Controls the sessions of a run, for all kinds of sources.
 //!
-//! Input: how each session ended and which records it left, and requests to stop. Output: the next
-//! action from the [`Supervisor`], or the [`Summary`] or error of the run. Invariant: the error of
-//! a session either ends the run, or is logged and counted here. Readiness shows the error until
-//! the next session streams.
+//! Invariant: the error of a session either ends the run, or is logged and counted here. Readiness
+//! shows the error until the next session streams.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +34,6 @@ use postrider_kafka::{KafkaSink, KafkaSpec, SinkError, learn_topic_settings};
 use postrider_service::backoff::{Backoff, draw};
 
 const STOP_TICK: Duration = Duration::from_millis(20);
-/// Maximum time to wait for the settings of a topic, once after a refusal.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) struct Sessions {
@@ -50,7 +47,6 @@ pub(super) struct Sessions {
     pub(super) reporter: Option<Reporter>,
     /// Unconfirmed rest of the session that has just ended, if it got that far.
     pub(super) owed: Option<Owed>,
-    /// Runs SQL for sessions with a dedicated thread.
     pub(super) runtime: Handle,
     started: Instant,
 }
@@ -103,8 +99,7 @@ impl Sessions {
         next
     }
 
-    /// Switches to the newest configuration. A partly delivered transaction is completed with the
-    /// old routes first.
+    /// A partly delivered transaction is completed with the old routes first.
     fn take_routes(&mut self) {
         let Some((generation, config)) = self.stop.next_config() else { return };
         let is_within = self.reporter.as_ref().is_some_and(Reporter::ended_within);
@@ -134,8 +129,7 @@ impl Sessions {
         begun
     }
 
-    /// Reports the end of a session. Returns the reason for waiting for the slot, if any, or the
-    /// error that ends the run.
+    /// Returns the reason for waiting for the slot, or the error that ends the run.
     pub(super) async fn ended(
         &mut self,
         ended: Result<End, RelayError>,
@@ -246,8 +240,7 @@ impl Sessions {
         }
         let topics = learned.unexplained;
         if !topics.is_empty() {
-            // The settings of these topics may explain the refusal. Sessions handle brokers that do
-            // not answer.
+            // The settings of these topics may explain the refusal.
             let kafka = self.plan.kafka.clone();
             let asked = run_blocking(move || learn_topic_settings(&kafka, &topics));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
@@ -307,7 +300,7 @@ impl Sessions {
     }
 }
 
-/// Runs with a dedicated thread. Their sessions run on that thread, so the reporter is not lent.
+/// These sessions run on one thread, so the reporter is not lent.
 impl Sessions {
     pub(super) fn run_to_end(
         &mut self,

@@ -1,8 +1,5 @@
-//! Checks publication, tables and slot again when a new session holds the slot, because another
-//! relay may have delivered rows or changed the source.
-//!
-//! The session's thread asks once, and the Tokio side answers over its SQL connection, while the
-//! stream is kept alive.
+//! Checks the source again when a new session holds the slot, because another relay may have
+//! delivered rows or changed the source. The session's thread asks, and the Tokio side answers.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -17,14 +14,12 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::{ServerProcess, WalError};
 
-/// A stream may run for this time without a check. A busy server, or a publication with very many
-/// tables, needs a part of it.
+/// A stream may run for this time without a check. A busy server needs a part of it.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// After a request to stop.
 const LAST_ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(100);
 
-/// State of the source while the stream held the slot.
 pub(super) struct HeldSource {
     pub(super) inspection: Inspection,
     pub(super) slot: SlotSample,
@@ -49,15 +44,13 @@ impl SourceCheck {
         (Self { asked: ask, answer: answered }, SourceCheckReply { asked, answer })
     }
 
-    /// [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner on a request to `stop`. An error
-    /// of `alive` is returned.
+    /// [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner on a request to `stop`.
     pub(super) fn ask(
         self,
         stream: ServerProcess,
         stop: &StopSignal,
         mut alive: impl FnMut() -> Result<(), WalError>,
     ) -> Result<HeldSource, RelayError> {
-        // The receiver does not exist if the session was called off.
         let _ = self.asked.send(stream);
         let asked = Instant::now();
         loop {
@@ -75,20 +68,19 @@ impl SourceCheck {
 }
 
 impl SourceCheckReply {
-    /// Returns the process that streams. `None`: the session ended without a question.
+    /// `None`: the session ended without a question.
     pub(super) async fn answer(
         self,
         client: &Client,
         wanted: &Requirements,
     ) -> Option<ServerProcess> {
         let stream = self.asked.await.ok()?;
-        // The receiver may no longer exist.
         let _ = self.answer.try_send(held(client, wanted, stream).await);
         Some(stream)
     }
 }
 
-/// The slot is read last, so that all other facts were read while the stream held the slot.
+/// The slot is read last, so that the stream held it while all other facts were read.
 async fn held(
     client: &Client,
     wanted: &Requirements,
@@ -100,7 +92,7 @@ async fn held(
     Ok(HeldSource { inspection, slot })
 }
 
-/// An earlier holder may have left these slots.
+/// An earlier holder may have left slots.
 async fn end_left_copies(client: &Client) {
     match control::end_left_copies(client).await {
         Ok(ended) => {

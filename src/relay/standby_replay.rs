@@ -1,22 +1,17 @@
-//! Reports that the standby that the relay streams from has stopped replaying. Its rows then wait,
-//! and the stream appears to be idle.
-//!
-//! One warning appears until the replay resumes. A standby that has replayed any WAL since the
-//! previous check is not reported.
+//! Reports once that the streamed standby has stopped replaying. Rows then wait, and the stream
+//! appears to be idle.
 
 use crate::telemetry::SlotWait;
 use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{self, Client, Replay};
 
-/// Consecutive checks before a report. A standby reconnects to its primary after five seconds.
+/// A standby reconnects to its primary after five seconds.
 const LOOKS: u32 = 3;
 
 /// Kept across connections.
 #[derive(Debug, Default)]
 pub(super) struct StandbyReplay {
-    /// Replayed position at the previous check.
     replayed: Option<Lsn>,
-    /// Consecutive checks without replay.
     halted: u32,
     told: Option<SlotWait>,
 }
@@ -66,7 +61,6 @@ mod tests {
             (1, false, true, None),
             (1, false, true, Some(SlotWait::StandbyCutOff)),
             (1, true, true, Some(SlotWait::ReplayPaused)),
-            // The standby replays the WAL that it has received.
             (2, false, true, None),
             (2, false, false, None),
             (2, true, false, None),

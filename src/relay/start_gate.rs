@@ -1,7 +1,7 @@
 //! Makes a session cancellable until it starts to send.
 //!
 //! Invariant: a session that was closed before it crossed never sends records. A stop need not wait
-//! for a connection that is not established (upholds G8).
+//! for its connection (upholds G8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,18 +10,16 @@ const OPEN: u8 = 0;
 const CROSSED: u8 = 1;
 const CLOSED: u8 = 2;
 
-/// Clones share the gate.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StartGate(Arc<AtomicU8>);
 
 impl StartGate {
-    /// Marks that the session has its stream. `false`: the session was called off and must not
-    /// send.
+    /// `false`: the session was called off and must not send.
     pub(super) fn cross(&self) -> bool {
         self.leave_open(CROSSED)
     }
 
-    /// Calls the session off. `false`: the session has crossed, so it must be waited for.
+    /// `false`: the session has crossed, so it must be waited for.
     pub(super) fn close(&self) -> bool {
         self.leave_open(CLOSED)
     }

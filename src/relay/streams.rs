@@ -1,8 +1,7 @@
-//! Several streams in one process, for observers and operators. Each stream has its own telemetry
-//! and stop signal.
+//! Several streams in one process, each with its own telemetry and stop signal.
 //!
 //! Invariant: the process is ready only if each stream is ready, unless the caller accepts a single
-//! ready stream.
+//! one.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -26,11 +25,9 @@ pub struct StreamHandle {
     pub telemetry: Telemetry,
     /// Extends the process's signal.
     pub stop: StopSignal,
-    /// Copies delivered records for the dashboard.
     pub tap: DeliveredTap,
 }
 
-/// Clones share the streams.
 #[derive(Debug, Clone)]
 pub struct Streams(Arc<[StreamHandle]>);
 
@@ -44,13 +41,11 @@ pub struct StreamsHealth {
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamHealth {
     pub stream: String,
-    /// Result that the stream would report alone.
     #[serde(flatten)]
     pub health: Health,
 }
 
 impl Streams {
-    /// Expects the order of the configuration.
     pub fn new(streams: Vec<StreamHandle>) -> Self {
         Self(streams.into())
     }
@@ -92,15 +87,13 @@ impl Streams {
         self.health(("streams", ok), told(&streams, "ready", cause), streams)
     }
 
-    /// Whether each stream has started, or had time to. A stream that waits for a connection does
-    /// not delay the others.
+    /// A stream that waits for a connection does not delay the others.
     pub fn has_begun(&self) -> bool {
         let views = self.each().map(|one| one.telemetry.view());
         has_begun(views.map(|view| (view.snapshot.state, view.uptime)))
     }
 
-    /// Ready streams, and the errors of the others. Contains no ages, so that the line changes only
-    /// with these facts.
+    /// Contains no ages, so that the line changes only if streams become ready or fail.
     pub fn line(&self) -> String {
         let streams = self.ask(|telemetry| readiness(&telemetry.view(), Role::Any));
         told(&streams, "ready", |health| {

@@ -1,10 +1,7 @@
-//! Topic monitor: checks the topics in use beside the sessions, so that no session waits for such a
-//! request.
+//! Topic monitor: checks the topics in use, so that no session waits for such a request.
 //!
-//! Input: the topics that rows have chosen, and the dead-letter topic. Output: one log line per
-//! problem, changes in the Kafka client's topic book, and an error if dead letters can never be
-//! stored. Sessions report brokers that do not answer; a standby has no session, so the monitor
-//! warns.
+//! Output: log lines, changes in the Kafka client's topic book, and an error if dead letters can
+//! never be stored. Sessions report brokers that do not answer; for a standby, the monitor warns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,28 +23,25 @@ use postrider_kafka::{
 const EVERY: Duration = Duration::from_secs(5);
 /// Time without confirmations until the monitor looks for a deleted topic.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// Topics per check; each one costs the brokers two small requests.
+/// Each topic costs the brokers two small requests.
 const GO: usize = 50;
 
 pub(super) struct TopicMonitor {
     kafka: KafkaSpec,
-    /// `None` if dead letters are disabled.
     dead_letters: Option<String>,
     telemetry: Telemetry,
 }
 
-/// Topics that records were sent to recently. The deletion of others does not explain missing
-/// confirmations.
+/// Topics that records were sent to recently; others do not explain missing confirmations.
 #[derive(Debug, Default)]
 struct Recent {
-    /// Records per topic at the last check with confirmed records; `earlier`: at the previous one.
+    /// Records per topic at the last check with confirmed records, and at the previous one.
     last: BTreeMap<String, u64>,
     earlier: BTreeMap<String, u64>,
 }
 
 impl Recent {
-    /// Returns the topics that may have records in flight, if confirmations have stopped
-    /// (`stands`).
+    /// Returns the topics that may have records in flight if confirmations have stopped (`stands`).
     fn look(&mut self, sent: BTreeMap<String, u64>, stands: bool) -> Vec<String> {
         if !stands {
             self.earlier = std::mem::replace(&mut self.last, sent);
@@ -65,7 +59,6 @@ impl TopicMonitor {
         Self { kafka: plan.kafka.clone(), dead_letters, telemetry }
     }
 
-    /// Ends the work on an error.
     pub(super) async fn beside<T>(
         self,
         stop: &StopSignal,
@@ -80,7 +73,6 @@ impl TopicMonitor {
         }
     }
 
-    /// Returns the error that must end the relay.
     async fn keep(self) -> RelayError {
         let mut seen = BTreeSet::new();
         let mut warned = false;
@@ -113,7 +105,7 @@ impl TopicMonitor {
                 }
                 // Brokers without an admin API report their topics, but not settings.
                 Err(TopicsError::Unsupported) => {}
-                // The sessions report the error, and the monitor retries.
+                // The sessions report the error.
                 Err(error) => {
                     warned = warned || self.warn_standby(&error);
                     continue;
@@ -123,7 +115,6 @@ impl TopicMonitor {
         }
     }
 
-    /// Topics that may explain why answering brokers have not confirmed records.
     fn in_vain(&self, recent: &mut Recent) -> Vec<String> {
         let snapshot = &self.telemetry.view().snapshot;
         let of_rows = snapshot.topics.iter().filter(|count| &*count.topic != TopicTotal::OTHERS);
@@ -152,7 +143,7 @@ impl TopicMonitor {
     }
 
     /// Topics of rows may be fixed while the rows wait. Rows behind a dead letter would wait
-    /// without a visible reason.
+    /// unnoticed.
     fn is_final(&self, finding: &TopicFinding) -> bool {
         finding.grade == Grade::Unfit
             && finding.topic.is_some()

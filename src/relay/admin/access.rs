@@ -1,7 +1,7 @@
 //! Authorises requests to the control API.
 //!
 //! Invariant: the time to compare a token depends only on its length. The token file is read for
-//! each request, so that the token can change without a restart.
+//! each request, so a change does not need a restart.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,6 @@ const HELP_NONE: &str = "set http.control.socket to use `postrider ctl` on this 
 pub enum Access {
     /// Accepts every caller that can connect, because the socket belongs to the relay's user.
     Socket,
-    /// Accepts callers with the token in this file.
     Token(Arc<Path>),
     /// The path is the control socket, if one is configured.
     Nobody(Option<Arc<Path>>),
@@ -38,7 +37,6 @@ impl Access {
         }
     }
 
-    /// Returns the response that refuses the request.
     pub(super) async fn refusal(&self, headers: &HeaderMap) -> Option<Response> {
         // Every browser sends one of these headers with the requests of any page.
         let is_page = headers.contains_key(header::ORIGIN)
@@ -88,9 +86,9 @@ impl Access {
     }
 }
 
-/// One trailing line end is not part of the token.
+/// A trailing line end is not part of the token.
 pub fn read_token(file: &Path) -> Result<String, String> {
-    // The setting may contain the token itself instead of a path to the file.
+    // The setting may contain the token itself.
     let is_path = file.as_os_str().as_encoded_bytes().contains(&b'/');
     let name = if is_path {
         file.display().to_string()

@@ -1,7 +1,7 @@
 //! Unix socket of the control API, with mode 0600 before any other user can connect.
 //!
-//! Invariant: a socket with a listening process stays untouched, and a stale socket is replaced. A
-//! file that is not a socket is never changed. The relay removes its socket when it ends.
+//! Invariant: a socket with a listening process, or another file, stays untouched. The relay
+//! removes its socket when it ends.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -63,7 +63,6 @@ pub struct ControlSocket {
     made: Made,
 }
 
-/// Socket file, removed on drop.
 #[derive(Debug)]
 struct Made {
     path: PathBuf,
@@ -79,13 +78,13 @@ impl Drop for Made {
     }
 }
 
-/// Temporary folder, removed on drop with its contents.
+/// Removed on drop with its contents.
 struct Folder(PathBuf);
 
 impl Folder {
     fn make(path: PathBuf) -> io::Result<Self> {
-        // A killed process with this process number may have left the folder. A symbolic link could
-        // lead to another user's folder.
+        // A killed process may have left the folder. A symbolic link could lead to another user's
+        // folder.
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             drop(Self(path.clone()));
         }
@@ -101,7 +100,7 @@ impl Drop for Folder {
     }
 }
 
-/// Nobody listens on a stale socket, according to the answer to a connection attempt.
+/// A refused connection shows that nobody listens.
 fn is_left(path: &Path, answer: io::Result<()>) -> Result<(), SocketError> {
     let path = path.to_owned();
     match answer {
@@ -126,7 +125,7 @@ impl ControlSocket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        // The socket is created in a private folder, and moves to its path with mode 0600.
+        // Moves to its path only with mode 0600.
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
         let folder = Folder::make(PathBuf::from(name)).map_err(failed)?;

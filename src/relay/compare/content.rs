@@ -1,7 +1,6 @@
 //! Hashes the parts of a record that must equal the routing's result. Pure.
 //!
-//! The hash excludes values that only the log or the moment determines: the position, the time, and
-//! the marks of records that were sent again.
+//! The hash excludes values that only the log or the moment determines, and the marks of repeats.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -12,8 +11,8 @@ use postrider_core::route::ValueFormat;
 /// Time of an event in CloudEvents' binary mode.
 const TIME_HEADER: &str = "ce_time";
 
-/// Precedes the time of an event in CloudEvents' structured mode. Inside a JSON string, the quotes
-/// would have backslashes.
+/// Precedes the time in CloudEvents' structured mode. Inside a JSON string, the quotes would have
+/// backslashes.
 const TIME_MEMBER: &[u8] = b",\"time\":\"";
 
 /// Length of `2026-01-01T00:00:00.000Z`.
@@ -22,7 +21,6 @@ const TIME_BYTES: usize = 24;
 #[derive(Debug, Clone)]
 pub struct Content {
     pub id_header: String,
-    /// Values are JSON objects that contain the event's time.
     is_structured: bool,
 }
 
@@ -66,7 +64,6 @@ impl Content {
 /// Parses a position as [`postrider_core::route::position_text`] prints it.
 pub(super) fn position(text: &[u8]) -> Option<(u64, u32)> {
     let (lsn, index) = str::from_utf8(text).ok()?.split_once('.')?;
-    // An index beyond `u32` sorts after all others.
     let index = index.parse::<u64>().ok()?;
     Some((u64::from_str_radix(lsn, 16).ok()?, u32::try_from(index).unwrap_or(u32::MAX)))
 }

@@ -14,7 +14,6 @@ const TOKEN_BYTES: usize = 32;
 /// Fits a UUID (16 bytes in binary), a ULID (26) or a number.
 const WHOLE_BYTES_MAX: u8 = 30;
 
-/// Number of bytes kept from a longer id, for display.
 const BEGINNING_BYTES: usize = 15;
 
 const UUID: u8 = 0xFE;
@@ -44,14 +43,12 @@ impl IdToken {
         Self(token)
     }
 
-    /// Whether the id is a UUID in the form that Postgres prints. Entries with equal UUIDs belong
-    /// to one row.
+    /// Entries with equal UUIDs belong to one row.
     pub const fn is_uuid(&self) -> bool {
         let [kind, ..] = self.0;
         kind == UUID
     }
 
-    /// A long id is shortened to its beginning.
     pub fn shown(&self) -> String {
         let [kind, body @ ..] = &self.0;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -93,7 +90,6 @@ pub enum Kind {
     Rejected,
     Dropped,
     Record,
-    /// Dead letter that the relay wrote.
     DeadLetter,
 }
 
@@ -106,7 +102,6 @@ impl Kind {
     }
 }
 
-/// Bits of [`Entry::flags`].
 pub mod flag {
     /// The slot had not passed the row's transaction.
     pub const NOT_PASSED: u8 = 1;
@@ -125,7 +120,7 @@ pub mod flag {
     pub const UNDECIDED: u8 = 128;
 }
 
-/// Row or record. Entries sort by id, rows before records, and records by place.
+/// Entries sort by id, rows before records, and records by place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub id: IdToken,
@@ -135,21 +130,20 @@ pub struct Entry {
     pub partition: i32,
     /// Offset of a record, or ordinal number of a row.
     pub place: u64,
-    /// Hash of topic, key, value and headers.
     pub content: u64,
     /// Hash of a record's key, or time of a row.
     pub key: u64,
-    /// LSN of a record, or [`Kinship`] of a dead letter. For a row, its number in the order column,
-    /// or without that column the hash of its record's key.
+    /// LSN of a record, or [`Kinship`] of a dead letter. Number of a row in the order column, or
+    /// else the hash of its record's key.
     pub rank: u64,
-    /// Index of a record's position within its LSN. Otherwise [`table_mark`], or 0 without a table
+    /// Index of a record's position within its LSN. Otherwise `table_mark`, or 0 without a table
     /// name.
     pub index: u32,
     pub flags: u8,
 }
 
 impl Entry {
-    /// Time of a row, in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch; only for rows.
     pub const fn time_ms(&self) -> Option<i64> {
         if self.has(flag::TIMED) { Some(self.key.cast_signed()) } else { None }
     }
@@ -209,7 +203,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// Record for the check of the order. Sorts by topic, partition, key and offset.
+/// Sorts by topic, partition, key and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ordered {
     pub topic: u32,
@@ -217,7 +211,6 @@ pub struct Ordered {
     pub key: u64,
     pub offset: u64,
     pub position: Option<(u64, u32)>,
-    /// Row's number in the order column.
     pub number: Option<i64>,
 }
 

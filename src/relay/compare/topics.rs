@@ -24,7 +24,6 @@ use postrider_kafka::{
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
-/// Maximum silence of the brokers while a topic is read.
 const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 
 /// Maximum single wait, so that a signal is noticed.
@@ -39,14 +38,13 @@ const READ_AHEAD: [(&str, &str); 4] = [
     ("fetch.max.bytes", "1048576"),
 ];
 
-/// Maximum number of records for one client to read, because it would queue a whole topic. Each
-/// further client, one per partition, needs about 0.1 s to start.
+/// Maximum number of records that one client reads whole, and may queue. A larger topic needs a
+/// client per partition, which takes about 0.1 s to start.
 const READ_AT_ONCE: u64 = 20_000;
 
 /// Maximum gap before the first record, for transaction markers and aborted records.
 const UNSEEN_MAX: u64 = 1_000;
 
-/// Numbers for topic names, which keep entries small.
 #[derive(Debug, Default)]
 pub struct TopicNumbers {
     names: Vec<String>,
@@ -83,7 +81,7 @@ pub struct Horizon {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kept {
-    /// Only the newest record per key is guaranteed to exist in a compacted topic.
+    /// In a compacted topic, only the newest record per key is guaranteed to exist.
     pub is_compacted: bool,
     /// Milliseconds since the Unix epoch. Older records may have been removed.
     pub since_ms: Option<i64>,
@@ -91,7 +89,6 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Whether the record of a row with this time may have been removed.
     pub fn may_lack(self, time_ms: Option<i64>) -> bool {
         self.is_compacted || self.since_ms.is_some_and(|since| time_ms.is_none_or(|it| it <= since))
     }
@@ -194,7 +191,6 @@ impl Topics {
             for at in &bounds.partitions {
                 self.ends.entry((topic.clone(), at.partition)).or_insert(at.end);
                 let next = self.next.entry((topic.clone(), at.partition)).or_insert(at.first);
-                // Transaction markers may follow the last record.
                 *next = (*next).max(at.stable);
             }
         }
@@ -244,7 +240,6 @@ impl Topics {
             })
         });
         let records = parts.sum();
-        // If reading starts at a time, only a part of the topic is read.
         let is_whole = self.since_ms.is_none() || !self.next.is_empty();
         let total = if is_whole { Total::About(records) } else { Total::Unknown };
         (records > 0).then_some(total)
@@ -297,8 +292,8 @@ impl Topics {
         let is_oldest = self.since_ms.is_none() || offset <= first + UNSEEN_MAX;
         if part.is_the_first() && is_first && first > 0 && is_oldest {
             let kept = self.kept.entry(record.topic().to_owned()).or_default();
-            // Only the first commit time, or a broker's time, shows which rows were written
-            // earlier. A time from the row or of a repeated record does not.
+            // A time that the row chose, or of a repeated record, does not show which rows were
+            // written earlier.
             let is_again = record.headers().any(|(name, _)| name == RETRIED_HEADER);
             let is_told = (self.commit_times && !is_again) || record.has_append_time();
             let time_ms = record.timestamp_ms().filter(|_| is_told).unwrap_or(i64::MAX);
@@ -309,9 +304,9 @@ impl Topics {
         }
     }
 
-    /// Whether a record may follow a later one without an error: one without a key, or a possible
-    /// repeat of an unread record. If reading starts in the middle, a repeat has an earlier commit
-    /// time than the first record read.
+    /// A record without a key, or a possible repeat of an unread record, may follow a later one. If
+    /// reading starts in the middle, a repeat has an earlier commit time than the first record
+    /// read.
     fn has_no_order(&self, record: &Received<'_>, part: &Part) -> bool {
         if record.key().is_none() {
             return true;
@@ -400,7 +395,7 @@ impl Topics {
         if is_newer { flag::NEWER } else { 0 }
     }
 
-    /// Whether records seen at the first look are still unread, because a transaction is open.
+    /// Whether an open transaction hides records that existed at the first look.
     pub fn is_behind(&self, topic: &str) -> bool {
         let ends = self.ends.iter().filter(|((name, _), _)| name == topic);
         ends.into_iter().any(|(at, end)| self.next.get(at).is_none_or(|next| next < end))
@@ -444,7 +439,7 @@ fn is_replay(origin: &[u8]) -> bool {
     RowOrigin::Replay.header().is_some_and(|replay| replay.as_bytes() == origin)
 }
 
-/// Initial retention. An emptied partition may lack any row.
+/// Initial retention. A partition that lost all records may have held any row.
 fn gone(bounds: &TopicBounds) -> Kept {
     let is_empty = bounds.partitions.iter().any(|at| at.first > 0 && at.first == at.end);
     Kept {

@@ -93,7 +93,7 @@ impl Worker {
         let source = PollSource { rows, marked: &mut self.marked };
         let waits = crate::session_mode::batches_wait(None, &plan.kafka);
         let SessionStart { limits, owed, .. } = begun;
-        // A batch is marked as soon as it is settled, because the next batch waits for that.
+        // A settled batch is marked at once, because the next batch waits for that.
         let limits = Limits { status_interval: Duration::ZERO, silence: SILENCE, ..limits };
         let now = sessions.clock.instant();
         let session = Session::new(pipeline, limits, coalescing(is_local, waits), owed, now)

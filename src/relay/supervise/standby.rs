@@ -1,8 +1,7 @@
 //! Standby: waits for a slot that another relay holds, and takes over when the slot is free.
 //!
-//! Each sample also updates the metrics and the position that the other relay has acknowledged.
-//! Invariant: only one small query runs at a time. If this relay's own earlier session still holds
-//! the slot, the relay is not a standby, which would report itself as ready.
+//! Each sample also updates the metrics. A relay whose own earlier session still holds the slot is
+//! not a standby, which would report itself as ready.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +18,6 @@ use postrider_postgres::wal::ServerProcess;
 pub(super) struct Holder {
     /// Server process that last streamed to this relay.
     ours: Mutex<Option<ServerProcess>>,
-    /// Reason why the slot cannot be read.
     why: String,
 }
 
@@ -36,8 +34,7 @@ impl Holder {
 }
 
 impl Relay {
-    /// Reports once that the slot is held. After an earlier session of this relay, the first sample
-    /// identifies the holder.
+    /// After an earlier session of this relay, the first sample identifies the holder.
     pub(super) fn tell_standby(&mut self, error: &RelayError) {
         self.holder.why = error.to_string();
         if self.holder.ours().is_none() {
@@ -64,9 +61,8 @@ impl Relay {
         }
     }
 
-    /// Samples the slot until it is free or the relay must stop.
     pub(super) async fn stand_by(&mut self, every: Duration) {
-        // The next session reports any error of the query. A silent server must not delay a signal.
+        // A silent server must not delay a signal. The next session reports errors.
         let told = self.sessions.told_to_end();
         let client = tokio::select! {
             client = Box::pin(control::connect(&self.sessions.plan.config.source.connect)) => client.ok(),
@@ -101,7 +97,7 @@ impl Relay {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
         self.sessions.supervisor.slot_reaches(slot.as_ref().map(|slot| SlotPosition {
-            // A slot without a restart position is lost, and no session starts there.
+            // A slot without a restart position is lost.
             restart: slot.restart.unwrap_or(slot.confirmed_flush),
             confirmed: slot.confirmed_flush,
             log_end: slot.current,

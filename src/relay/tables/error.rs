@@ -11,7 +11,7 @@ pub enum TableRowsError {
         /// Replication slot.
         slot: String,
     },
-    /// The stream already delivers, so nothing is left to the backfill.
+    /// The stream already delivers.
     #[error("slot `{slot}` is there and delivers: no row of before it is left to a backfill")]
     Ended {
         /// Replication slot.
@@ -69,7 +69,6 @@ pub enum TableRowsError {
         /// Options of the first repair.
         begun: String,
     },
-    /// Another command delivers rows committed before this slot.
     #[error(
         "slot `{slot}`, or its progress in Kafka, is not what it was a moment ago: another command is at work"
     )]
@@ -83,7 +82,6 @@ pub enum TableRowsError {
         /// Replication slot.
         slot: String,
     },
-    /// The slot that a backfill created no longer exists, or already delivers.
     #[error(
         "the backfill of slot `{slot}` has begun, and the slot {}, where it was {begins}",
         confirmed.map_or_else(|| "is gone".to_owned(), |at| format!("is at {at}"))
@@ -94,7 +92,7 @@ pub enum TableRowsError {
         confirmed: Option<Lsn>,
         begins: Lsn,
     },
-    /// A backfill cannot resume after a row whose order columns are not unique.
+    /// A backfill could not resume after a row.
     #[error(
         "rows of table {table} are not distinct by {columns}: no unique index has just such columns"
     )]
@@ -226,7 +224,6 @@ impl TableRowsError {
         }
     }
 
-    /// Steps for a command that has ended, or that runs under other terms.
     fn hint_of_an_end(&self) -> String {
         match self {
             Self::Ended { .. } => {

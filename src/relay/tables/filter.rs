@@ -1,7 +1,7 @@
 //! Selects the rows to send again, as SQL.
 //!
-//! Literals take the type of their column, so that Postgres can use an index. Postgres reports a
-//! value that does not fit the type.
+//! Literals take the type of their column, so that Postgres can use an index and reports unfit
+//! values.
 
 use super::error::TableRowsError;
 use postrider_config::Config;
@@ -9,12 +9,12 @@ use postrider_core::outbox::{TableName, Wanted};
 use postrider_postgres::control::TableFacts;
 use postrider_postgres::wal::{identifier, literal};
 
-/// All criteria must match. If a criterion lists several values, any of them matches.
+/// All criteria must match; any value of a criterion matches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowFilter {
-    /// Rows written at or after this time. Postgres parses the timestamp.
+    /// At or after this time. Postgres parses the timestamp.
     pub since: Option<String>,
-    /// Rows written before this time.
+    /// Before this time.
     pub until: Option<String>,
     pub types: Vec<String>,
     /// Values of the aggregate's id.

@@ -1,8 +1,7 @@
 //! Determines the state of a stream before rows of its tables are delivered, and takes the slot.
 //!
-//! Invariant: the slot is the lock. A command takes the slot before it reads the progress. Before
-//! the first row, it checks that it still holds the slot and that the progress is unchanged. Of
-//! concurrent commands and relays, only one sends.
+//! Invariant: the slot is the lock. A command takes the slot before it reads the progress, and
+//! checks both again before it sends the first row. Only one of several commands and relays sends.
 
 use std::time::Duration;
 
@@ -23,12 +22,11 @@ use postrider_postgres::wal::{Connection, ServerProcess, Stream, WalError};
 /// Maximum time to wait for an unread slot to be released.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Separates the command from the relay's application name in the name of the session that holds
-/// the slot.
+/// Separates command and relay in the application name of the session that holds the slot.
 const BY: &str = " by ";
 
-/// Whether the holder's application name is that of a backfill or a repair. Without stored
-/// progress, only this name identifies such a command.
+/// Whether a backfill or a repair holds the slot. Without stored progress, only the application
+/// name shows this.
 pub fn holds_for_tables(holder: &str) -> bool {
     let origins = [RowOrigin::Backfill, RowOrigin::Repair];
     let mut commands = origins.iter().filter_map(|origin| origin.header());
@@ -37,12 +35,10 @@ pub fn holds_for_tables(holder: &str) -> bool {
 
 pub(super) struct Held {
     pub(super) stream: Stream,
-    /// Server process that holds the slot for this command.
     process: ServerProcess,
 }
 
 impl Held {
-    /// Takes the slot as a relay would, so that no relay can resume it.
     pub(super) fn take(found: &Found) -> Result<Self, WalError> {
         let source = &found.plan.config.source;
         let mut server = source.connect.clone();
@@ -67,7 +63,7 @@ pub(super) enum Known {
     Nothing,
     /// A backfill was about to create the slot, and no row was sent.
     Intended(BackfillProgress),
-    /// The flag says whether some rows were delivered.
+    /// The flag says whether rows were delivered.
     Begun(BackfillProgress, bool),
     /// Rows of the slot were delivered, or `setup` created the slot.
     Stream(Box<Progress>),
@@ -81,14 +77,13 @@ impl Known {
                 Self::Begun(begun, progress.mark != Mark::default())
             }
             Some(intended) => Self::Intended(intended),
-            // `setup` was about to create the slot.
             None if progress.mark == Mark::default() && !has_slot => Self::Nothing,
             None => Self::Stream(Box::new(progress)),
         }
     }
 }
 
-/// With exactly-once delivery, it first fences earlier producers.
+/// With exactly-once delivery, earlier producers are fenced first.
 pub(super) fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Option<Progress>, RelayError> {
     let kafka = &found.plan.kafka;
     tell(kafka, &ensure_progress_topic(kafka)?);
@@ -98,8 +93,7 @@ pub(super) fn in_kafka(found: &Found, lineage: &Lineage) -> Result<Option<Progre
     Ok(newest_progress(kafka, &lineage.key())?)
 }
 
-/// Refuses other tables or another publication: a row committed in between could belong neither to
-/// the backfill nor to the stream.
+/// Refuses other tables or another publication: a row committed in between could be lost.
 pub(super) fn same_tables(noted: &Lineage, now: &Lineage) -> Result<(), TableRowsError> {
     let of = |lineage: &Lineage| {
         let Lineage { tables, publication, members, places, .. } = lineage.clone();
@@ -153,7 +147,7 @@ impl TableRun {
     }
 }
 
-/// Refuses to send if Kafka holds other progress than this command last read or wrote.
+/// Refuses other progress than this command last read or wrote.
 pub(super) fn check_progress(
     slot: &str,
     begun: Option<&BackfillProgress>,

@@ -1,9 +1,8 @@
 //! Delivers rows from tables.
 //!
-//! Rows pass through the session, the sink and the supervisor of a replication stream, so dead
-//! letters, refused batches, outages and memory are handled in the same way. Invariant: a job does
-//! not move the position of a slot. A backfill resumes from the progress in Kafka, and ends with
-//! progress that the stream starts from (G6).
+//! Rows take the way of a replication stream, so dead letters, refused batches, outages and memory
+//! are handled equally. Invariant: a job does not move a slot. A backfill resumes from the progress
+//! in Kafka, and ends with progress that the stream starts from (G6).
 
 mod backfill;
 mod error;
@@ -60,16 +59,13 @@ pub struct TableJob {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableRows {
-    /// Rows committed before the slot, which the backfill creates.
     Backfill {
-        /// Restarts at the first row, with the existing slot. Without stored progress, the end of
-        /// an earlier backfill is unknown.
+        /// Restarts at the first row, with the existing slot, if no progress is stored.
         restart: bool,
     },
-    /// Rows committed before the slot and missing in Kafka, because an earlier slot was lost,
-    /// dropped or moved.
+    /// Rows missing in Kafka because an earlier slot was lost, dropped or moved.
     Repair(RepairJob),
-    /// Selected rows, regardless of the slot's position.
+    /// Rows regardless of the slot's position.
     Replay(RowFilter),
 }
 
@@ -95,8 +91,7 @@ pub async fn deliver_tables(
     let watched = (telemetry, meter);
     let keeps_progress = matches!(job.rows, TableRows::Backfill { .. } | TableRows::Repair(_));
     if keeps_progress && plan.config.kafka.delivery == Delivery::ExactlyOnce {
-        // The box keeps the future off the caller's stack, which would need room for each kind of
-        // sink.
+        // The box keeps the future off the caller's stack.
         Box::pin(run(plan, job, stop, watched, ExactlyOnce::open)).await
     } else if keeps_progress && plan.keeps_progress() {
         let open =
@@ -148,9 +143,8 @@ struct TableRun {
     stop: StopSignal,
     meter: Meter,
     runtime: Handle,
-    /// Backfill that this process has begun.
     begun: Option<BackfillProgress>,
-    /// Progress at the start of the first session. Rows delivered earlier are counted up to here.
+    /// Earlier rows are counted up to here.
     counted_from: Option<BackfillProgress>,
     compared: Option<RepairCounts>,
     nothing_to_repair: Option<String>,

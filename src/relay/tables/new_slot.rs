@@ -1,7 +1,7 @@
 //! Creates the slot of a backfill within a time limit.
 //!
 //! Invariant: after the time limit of `setup`, or on a request to stop, the server cancels the
-//! command and removes the unfinished slot. A replication command has no time limit of its own.
+//! command and removes the unfinished slot. Replication commands have no time limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,20 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::{Connection, WalError};
 
-/// The process number of the server session follows.
 const TEMPORARY: &str = "postrider_temporary_";
 const TICK: Duration = Duration::from_millis(100);
 
-/// Slot that ends with its connection, whose open transaction sees all rows committed before the
-/// slot's start.
+/// Ends with its connection, whose transaction sees all rows committed before the slot's start.
 #[derive(Debug)]
 pub(super) struct TemporarySlot {
     name: String,
-    /// Whether the permanent slot follows a failover. A temporary slot cannot.
+    /// The permanent slot follows a failover. A temporary slot cannot.
     failover: bool,
     pub(super) begins: Lsn,
 }
 
 impl TemporarySlot {
-    /// The permanent slot gets the same position. No other slot may have the name.
+    /// No other slot may have the name.
     pub(super) fn keep_as(self, connection: &mut Connection, slot: &str) -> Result<Lsn, WalError> {
         let begins = connection.copy_slot(&self.name, slot)?;
         assert_eq!(begins, self.begins, "a copy begins where the copied slot does");
@@ -59,7 +57,7 @@ impl TableRun {
         })
     }
 
-    /// `None`: the server has no room for two slots, and no transaction is open.
+    /// `None`: the server has no room for two slots.
     pub(super) fn make_temporary(
         &self,
         connection: &mut Connection,

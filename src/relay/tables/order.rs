@@ -1,7 +1,7 @@
 //! Determines the order of delivery for the rows of a table.
 //!
-//! Invariant: the columns identify every row, so that a later session can resume after any row.
-//! Rows of one key are delivered in this order.
+//! Invariant: the columns identify every row, so that a session can resume after it. Rows of one
+//! key keep this order.
 
 use super::error::TableRowsError;
 use crate::error::RelayError;
@@ -14,8 +14,8 @@ use postrider_postgres::wal::{OrderColumn, WalError};
 const SEQUENCE: &str = "sequence";
 const CREATED_AT: &str = "created_at";
 
-/// `outbox.order_by`, or sequence number, time and id as far as they exist. The id is added if rows
-/// are otherwise equal.
+/// `outbox.order_by`, or sequence number and time as far as they exist. The id separates equal
+/// rows.
 pub(super) async fn order_of(
     config: &Config,
     client: &Client,

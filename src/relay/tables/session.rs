@@ -30,7 +30,7 @@ use postrider_postgres::wal::{
     lock_tables,
 };
 
-/// A server is silent while it sorts a large table, and TCP reports a server that is gone.
+/// A server is silent while it sorts a large table.
 const SILENCE: Duration = Duration::from_hours(24);
 /// Transactions of rows without a log position are numbered up to this value.
 const END_OF_REPLAY: Lsn = Lsn::new(1 << 62);
@@ -41,7 +41,6 @@ pub(super) struct Found {
     pub(super) plan: Plan,
     pub(super) params: SessionParams,
     pub(super) inspection: Inspection,
-    /// Tables, in reading order.
     pub(super) tables: Vec<FoundTable>,
 }
 
@@ -50,7 +49,6 @@ impl Found {
         self.tables.iter().map(|table| table.facts.oid).collect()
     }
 
-    /// Whether a slot created here is one that standbys copy.
     pub(super) fn makes_failover_slot(&self) -> bool {
         let version = self.inspection.server.version_num;
         let source = &self.plan.config.source;
@@ -62,7 +60,6 @@ pub(super) struct FoundTable {
     pub(super) name: TableName,
     pub(super) facts: TableFacts,
     pub(super) order_by: Vec<OrderColumn>,
-    /// SQL condition for the rows to read.
     pub(super) condition: Option<String>,
 }
 
@@ -161,8 +158,7 @@ impl TableRun {
         sessions.drive(TableSource { rows, slot, settled: &mut self.settled }, session, sink)
     }
 
-    /// Counts the rows of a backfill once. Earlier rows are counted separately, because the
-    /// telemetry counts the rows of this process.
+    /// Counts the rows of a backfill once. Earlier rows are counted separately.
     fn count(
         &mut self,
         found: &Found,
@@ -188,7 +184,7 @@ impl TableRun {
         begins.is_some_and(|begins| self.settled.end >= begins)
     }
 
-    /// Position after the last delivered row, from Kafka or from this process.
+    /// Position after the last delivered row.
     fn resume(
         &self,
         remaining: &mut Remaining,
@@ -196,8 +192,7 @@ impl TableRun {
     ) -> (Mark, Option<RowCursor>) {
         let place = self.settled.clone();
         if remaining.backfill.as_ref().is_some_and(|begun| begun.repair.is_some()) {
-            // A repair finds the rows already sent in the topics, so it does not resume after a
-            // row.
+            // A repair compares again, so it does not resume after a row.
             let kept = sink.found().map_or(Lsn::ZERO, |found| found.mark.end);
             return (Mark::at(kept.max(place.end)), None);
         }
@@ -245,7 +240,7 @@ fn scans(
     Ok(scans)
 }
 
-/// Index of the cursor's table. Fails if the table is missing or its order has changed.
+/// Fails if the cursor's table is missing or its order has changed.
 pub(super) fn reached(found: &Found, cursor: &RowCursor) -> Result<usize, TableRowsError> {
     let is_in = |table: &FoundTable| {
         let columns = table.order_by.iter().map(|column| &column.name);
@@ -264,8 +259,8 @@ fn positions(mark: Mark, end: Lsn) -> Positions {
     Positions { first, rows, end }
 }
 
-/// Refuses all faults that prevent a stream, except a missing slot. A replay ignores faults that
-/// concern only the stream.
+/// Refuses all faults of a stream, except a missing slot. A replay ignores faults that concern only
+/// the stream.
 pub(super) async fn find(
     plan: &Plan,
     job: &TableJob,

@@ -1,8 +1,7 @@
 //! Liveness (`/livez`) and readiness (`/readyz`), from the latest snapshot.
 //!
 //! Invariant: liveness never depends on Postgres or Kafka. Otherwise their outage would make an
-//! orchestrator restart every relay. A standby is ready unless the caller asks for the active
-//! relay.
+//! orchestrator restart every relay.
 
 use std::time::Duration;
 
@@ -17,8 +16,8 @@ const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 /// Maximum time without progress while records are outstanding. Exceeds a leader election.
 const PROGRESS_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Time after which brokers that answer but do not confirm count as stalled. Exceeds a leader
-/// election among healthy brokers.
+/// Time after which answering brokers count as stalled. Exceeds a leader election among healthy
+/// brokers.
 pub const STALL: Duration = Duration::from_secs(10);
 
 pub const STALL_HELP: &str = "look for a broker that hangs, and for partitions below \
@@ -41,13 +40,12 @@ pub enum Role {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Never changes, because monitoring may depend on it.
+    /// Name that never changes.
     pub name: &'static str,
     pub ok: bool,
     pub detail: String,
 }
 
-/// `ok` is true if all checks pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Health {
     /// Status 200 (true) or 503 (false).
@@ -85,7 +83,6 @@ pub fn readiness(view: &View, role: Role) -> Health {
     checks.push(slot(view));
     let progress = snapshot.last_progress.map(|at| at.elapsed());
     checks.push(match view.operated.paused_since_us {
-        // A paused relay does not read, so no row is late.
         Some(since_us) => paused(view, since_us, role),
         None => progress_of(snapshot, progress),
     });
@@ -120,8 +117,8 @@ pub(crate) fn of_pause(view: &View) -> &'static str {
     }
 }
 
-/// Passes, so that an orchestrator does not restart the relay, unless the caller asks for the
-/// active relay.
+/// Passes, so that an orchestrator does not restart a paused relay, unless the caller asks for the
+/// active one.
 fn paused(view: &View, since_us: i64, role: Role) -> Check {
     let detail = format!(
         "paused since {} by request: {}; resume with `postrider ctl resume`",

@@ -98,7 +98,7 @@ impl Exemplars {
         }
     }
 
-    /// The index is that of the bucket.
+    /// Items start with the index of the bucket.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Exemplar)> + '_ {
         self.0.iter().enumerate().filter_map(|(bucket, slot)| Some((bucket, slot.as_ref()?)))
     }

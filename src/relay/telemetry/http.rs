@@ -1,8 +1,7 @@
 //! HTTP endpoints `/livez`, `/readyz` and `/metrics`, and the dashboard at `/`.
 //!
 //! Invariant: all endpoints are read-only, except the control API ([`crate::admin`]). Secrets are
-//! never served, and payloads only if `http.dashboard_payloads` is on. A slow client does not delay
-//! others ([`postrider_service::http`]).
+//! never served, and payloads only if `http.dashboard_payloads` is on.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,7 +25,6 @@ use postrider_service::prometheus::Metrics;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The address is in use, not local, or not permitted.
     #[error("cannot listen on {address}")]
     Bind {
         /// From the configuration.
@@ -65,14 +63,12 @@ impl Listener {
         Ok(Self { inner, address })
     }
 
-    /// The actual port if port 0 was requested.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Answers requests until `shutdown` completes. The dashboard shows records from the tap. `admin`
-/// enables the control API.
+/// Answers requests until `shutdown` completes. The dashboard shows records from the tap.
 pub async fn serve(
     listener: Listener,
     telemetry: Telemetry,
@@ -86,7 +82,6 @@ pub async fn serve(
     serve_with(dashboard, listener, routes, shutdown).await
 }
 
-/// Probes, metrics and the dashboard show all streams.
 pub async fn serve_streams(
     listener: Listener,
     streams: Streams,
@@ -149,7 +144,7 @@ async fn readyz_of_streams(
     }
 }
 
-/// Writes each metric family once. Metrics of a stream have the label `stream`.
+/// Metrics of a stream have the label `stream`.
 async fn metrics_of_streams(
     Extract(streams): Extract<Streams>,
     RawQuery(query): RawQuery,
@@ -218,7 +213,7 @@ async fn livez(Extract(telemetry): Extract<Telemetry>) -> Response {
 }
 
 async fn readyz(Extract(telemetry): Extract<Telemetry>, RawQuery(query): RawQuery) -> Response {
-    // This process does not run several streams, so a query for one stream is invalid.
+    // This process runs only one stream.
     let Some(Wanted { role, stream: None, .. }) = Wanted::of(query.as_deref()) else {
         return no_role();
     };

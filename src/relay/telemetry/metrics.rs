@@ -1,7 +1,7 @@
 //! Prometheus metrics of a [`View`].
 //!
-//! Invariant: every family has one HELP and one TYPE line, counters end in `_total`, and units are
-//! base units. The number of series is bounded for any number of topics.
+//! Invariant: every family has one HELP and one TYPE line, and base units; counters end in
+//! `_total`. The number of series is bounded.
 
 mod operated;
 
@@ -18,8 +18,8 @@ use postrider_core::route::RejectionCode;
 use postrider_kafka::Traces;
 use postrider_service::prometheus::{Exemplar, Metrics, Number, Page};
 
-/// Further topics share `topic="other"`, so that a topic template over a free-text column cannot
-/// flood the monitoring.
+/// Further topics share `topic="other"`, because templates over free text could flood the
+/// monitoring.
 const TOPICS_MAX: usize = 200;
 
 #[derive(Debug)]
@@ -29,7 +29,6 @@ pub(super) struct RelayMetrics {
     pub(super) usage: Option<Usage>,
 }
 
-/// For a process that runs several streams.
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
     pub(super) usage: Usage,
@@ -59,7 +58,7 @@ impl Metrics for RelayMetrics {
         histogram(page, &view.snapshot.commit_to_confirm)?;
         spans(page, &view.traces)?;
         let Some(usage) = usage else { return Ok(()) };
-        // Prometheus defines these names, so they do not have the `postrider_` prefix.
+        // Prometheus defines these names.
         page.begin_names("process_");
         process(page, usage)
     }
@@ -213,7 +212,6 @@ fn histogram(page: &mut Page<'_>, histogram: &Histogram) -> fmt::Result {
     page.histogram("commit_to_confirm_seconds", help, (&buckets, seconds(histogram.sum_us())))
 }
 
-/// Writes no samples unless rows are traced.
 fn spans(page: &mut Page<'_>, traces: &Traces) -> fmt::Result {
     let Some(counts) = traces.counts() else { return Ok(()) };
     let counts = counts.map(|(result, count)| (result.as_str(), count));
@@ -255,8 +253,7 @@ fn counts(
     Ok(())
 }
 
-/// Adds missing words with count 0. Prometheus does not see an increase for a counter that first
-/// appears at 1.
+/// Prometheus does not see an increase for a counter that first appears at 1.
 fn from_zero(words: impl IntoIterator<Item = &'static str>, counts: &[Count]) -> Vec<Count> {
     let mut all: Vec<Count> = words.into_iter().map(|word| (word, 0)).collect();
     for &(word, count) in counts {

@@ -190,7 +190,7 @@ pub struct Snapshot {
     pub exemplars: Exemplars,
     /// Commit time of the oldest transaction not wholly confirmed, in microseconds since 1970.
     pub oldest_unacknowledged_us: Option<i64>,
-    /// Ended sessions by reason; see [`RESTART_REASONS`].
+    /// Ended sessions by reason.
     pub restarts: Vec<Count>,
 }
 

@@ -50,7 +50,6 @@ pub use preview::{RepairPreview, RepairSlot, preview_repair};
 
 /// At-least-once delivery does not fence a killed producer. Its records arrive within this time.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(3);
-/// Maximum number of messages to inspect before a slot is dropped.
 const LOOKED_AT: u32 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +61,7 @@ pub struct RepairJob {
 }
 
 impl TableRun {
-    /// Returns `None` if a stop was requested, or if there is nothing to repair.
+    /// `None`: a stop was requested, or there is nothing to repair.
     pub(super) fn repair(
         &mut self,
         found: &Found,
@@ -92,7 +91,7 @@ impl TableRun {
             way = way::way(&terms, &known, Some(&counts))?;
             tell(&counts);
             refuse_unknown(&counts, &job.scope)?;
-            // An earlier session may have compared before another command sent the missing rows.
+            // An earlier session may have compared before another command sent rows.
             self.compared = matches!(way, Way::Leave(_)).then_some(counts);
         }
         let makes = matches!(way, Way::Make | Way::Replace);
@@ -148,11 +147,8 @@ impl TableRun {
         Ok(state)
     }
 
-    /// Checks that the repair can proceed before the slot is created or dropped. `false`: a stop
-    /// was requested.
-    ///
-    /// Without stored progress, a relay could resume the slot of a refused repair. Undecided rows
-    /// are therefore refused here.
+    /// `false`: a stop was requested. Without stored progress, a relay could resume the slot of a
+    /// refused repair, so undecided rows are refused before the slot is created or dropped.
     fn would_send(
         &self,
         found: &Found,
@@ -221,7 +217,6 @@ fn is_held(found: &Found) -> bool {
 
 struct Probed {
     state: SlotState,
-    /// Error that ends every session of the slot.
     unreadable: Option<WalError>,
     unknown: Option<String>,
 }
@@ -273,8 +268,7 @@ fn refuse_unknown(counts: &RepairCounts, scope: &RepairScope) -> Result<(), Tabl
     Err(TableRowsError::RowsUnknown { unknown: counts.unknown, reasons })
 }
 
-/// Whether the slot has messages before this position that cannot be delivered in any other way.
-/// `true` if the check exceeds its limits.
+/// Whether messages before this position exist only in the slot, or the check exceeds its limits.
 pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>) -> bool {
     let source = &found.plan.config.source;
     let request = PeekRequest {
@@ -288,8 +282,8 @@ pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>)
         let client = control::connect(&source.connect).await?;
         control::peek(&client, request).await
     });
-    // Begin and Commit enclose a transaction without rows (before PostgreSQL 15). Stream Abort ends
-    // one that was rolled back.
+    // Begin and Commit may enclose no rows (before PostgreSQL 15). Stream Abort ends a rolled-back
+    // transaction.
     let is_row =
         |message: &PeekedMessage| !matches!(message.data.first(), Some(b'B' | b'C' | b'A'));
     match looked {

@@ -1,6 +1,5 @@
-//! Samples of the last 15 minutes, one per second, for the charts of the dashboard.
-//!
-//! Invariant: [`SAMPLES_MAX`] bounds the memory. An unknown value is `null`, never 0.
+//! Samples of the last 15 minutes, one per second, for the charts of the dashboard. An unknown
+//! value is `null`, never 0.
 
 use std::collections::VecDeque;
 
@@ -30,7 +29,7 @@ struct Sample {
 #[derive(Debug, Default)]
 pub(super) struct History {
     samples: VecDeque<Sample>,
-    /// Latency totals at each of the last samples, oldest first.
+    /// Totals at the last samples, oldest first.
     latencies: VecDeque<Histogram>,
     topics: TopicsPast,
 }
@@ -42,13 +41,12 @@ pub(super) struct Columns {
     at_ms: Vec<i64>,
     confirmed: Vec<u64>,
     in_flight: Vec<u64>,
-    /// Positions in the log.
     received: Vec<u64>,
     settled: Vec<u64>,
-    /// Bytes of log that the slot has not passed, and bytes that it retains on disk.
+    /// Bytes that the slot has not passed, and bytes that it retains on disk.
     lag: Vec<Option<u64>>,
     retained: Vec<Option<u64>>,
-    /// Upper bounds of the latency from commit to confirmation over the last ten seconds.
+    /// From commit to confirmation over the last ten seconds.
     p50_us: Vec<Option<u64>>,
     p95_us: Vec<Option<u64>>,
     p99_us: Vec<Option<u64>>,
@@ -84,8 +82,7 @@ impl History {
         self.topics.pace(topic)
     }
 
-    /// Records per second over the last ten seconds, and the 99th percentile of the latency in
-    /// microseconds.
+    /// Records per second, and 99th percentile of the latency in microseconds.
     pub(super) fn latest(&self) -> (Option<f64>, Option<u64>) {
         let Some(last) = self.samples.back() else { return (None, None) };
         let from = self.samples.len().saturating_sub(LATENCY_SAMPLES + 1);

@@ -1,8 +1,8 @@
 //! The dashboard at `/`: one page embedded in the binary, and its JSON under `/api/v1`.
 //!
-//! Invariant: the dashboard is read-only, and loads no content from other origins. Pages of other
-//! origins are refused (`Sec-Fetch-Site`, `Origin`). On a loopback address, requests must name this
-//! machine, so a foreign name that resolves to it is refused.
+//! Invariant: the dashboard is read-only, and loads no content from other origins. Other origins
+//! are refused (`Sec-Fetch-Site`, `Origin`), and on a loopback address other host names, which may
+//! resolve to this machine.
 
 mod history;
 mod state;
@@ -31,7 +31,6 @@ use tail::Tail;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
-/// Browsers may only run the page's own script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -44,11 +43,9 @@ const FILES: [(&str, &str, &str); 6] = [
     ("/uplot.js", "text/javascript; charset=utf-8", include_str!("page/uplot/uPlot.iife.min.js")),
 ];
 
-/// Clones share the state.
 #[derive(Debug, Clone)]
 pub(super) struct Dashboard {
     streams: Arc<[Watched]>,
-    /// The server listens on a loopback address.
     is_local: bool,
 }
 
@@ -77,7 +74,6 @@ impl Dashboard {
         Self { streams: streams.into_iter().collect(), is_local: listens_at.is_loopback() }
     }
 
-    /// Never returns.
     pub(super) async fn sample(&self) {
         let mut second = tokio::time::interval(SAMPLE_EVERY);
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -178,7 +174,7 @@ async fn history(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQue
     }
 }
 
-/// Query: `?after=NUMBER` of a record, and `stream=NAME` for one of several streams.
+/// Query: `?after=NUMBER` of a record, and `stream=NAME`.
 async fn tail(Extract(dashboard): Extract<Dashboard>, RawQuery(query): RawQuery) -> Response {
     let Some((query, after)) = Query::after(query.as_deref()) else {
         let problem = "the query is after=NUMBER, of the last record that is known\n";
@@ -209,7 +205,6 @@ impl<'a> Query<'a> {
         Some(found)
     }
 
-    /// Without `after`, the result starts at the beginning.
     fn after<T: Default + FromStr>(query: Option<&'a str>) -> Option<(Self, T)> {
         let query = Self::of(query)?;
         let after = query.after.map(str::parse).transpose().ok()?;
@@ -252,7 +247,7 @@ fn refusal(headers: &HeaderMap, is_local: bool) -> Option<&'static str> {
     None
 }
 
-/// Whether the request is a navigation to the page, for example by a link.
+/// Navigation to the page, for example by a link.
 fn is_visit(headers: &HeaderMap) -> bool {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|it| it == value);
     is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")

@@ -9,19 +9,17 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use postrider_kafka::{Content, DeliveredRecord, DeliveredTap};
 use serde::Serialize;
 
-/// Milliseconds without a request after which the page counts as closed. An open page sends a
-/// request every second.
+/// Milliseconds without a request until the page counts as closed. An open page sends one every
+/// second.
 const LOOKS_FOR: i64 = 5_000;
-/// Exceeds a reader's speed, and costs little beside 100,000 rows per second.
+/// Costs little beside 100,000 rows per second.
 const RECORDS_PER_SECOND: u32 = 50;
-/// Value while no page is open.
 const NOBODY: i64 = i64::MIN;
 
-/// Clones share the tail.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
     tap: DeliveredTap,
-    /// Time of the last request, in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     asked_ms: Arc<AtomicI64>,
 }
 
@@ -35,7 +33,6 @@ pub(super) struct TailPage {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// From 1.
     number: u64,
     topic: String,
     partition: i32,
@@ -44,7 +41,7 @@ struct Row {
     event_type: Option<String>,
     key: Option<Shown>,
     payload: Option<Shown>,
-    /// Commit position of the transaction, in Postgres's notation.
+    /// Commit position, in Postgres's notation.
     position: Option<String>,
     /// Milliseconds since the Unix epoch.
     committed_ms: i64,
@@ -72,7 +69,6 @@ impl Tail {
         &self.tap
     }
 
-    /// Notes a request, and returns the records after this number.
     pub(super) fn after(&self, number: u64, now_ms: i64) -> TailPage {
         if self.asked_ms.swap(now_ms, Ordering::Relaxed) == NOBODY {
             self.tap.allow(RECORDS_PER_SECOND);
@@ -81,8 +77,7 @@ impl Tail {
         TailPage { masked: !self.tap.shows_payloads(), records }
     }
 
-    /// Renews the number of records that may be copied, or stops copying after the last page was
-    /// closed. Called once per second.
+    /// Allows further copies, or stops copying if no page is open. Called once per second.
     pub(super) fn tick(&self, now_ms: i64) {
         let asked_ms = self.asked_ms.load(Ordering::Relaxed);
         if asked_ms == NOBODY {

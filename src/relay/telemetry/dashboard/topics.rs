@@ -1,6 +1,6 @@
 //! Rate and time of the last delivery per topic, from samples of the counters.
 //!
-//! Invariant: a record counts as delivered once the position received by its first sample is
+//! Invariant: a record counts as delivered once the position received at its first sample is
 //! settled.
 
 use std::collections::{HashMap, VecDeque};
@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use crate::telemetry::View;
 
-/// The metrics contain more topics.
 pub(super) const TOPICS_MAX: usize = 200;
 /// With one sample, a steady rate of 20 records appears to alternate between 0 and 40.
 const RATE_SAMPLES: usize = 10;
@@ -22,7 +21,7 @@ pub(super) struct TopicsPast {
 struct Topic {
     /// Time in milliseconds, and number of records sent so far.
     samples: VecDeque<(i64, u64)>,
-    /// Position that must be settled before the records of an earlier sample are delivered.
+    /// Position to settle before records of an earlier sample are delivered.
     awaited: Option<u64>,
     last_ms: Option<i64>,
 }

@@ -1,7 +1,7 @@
 //! Exports a span per delivered row to an OpenTelemetry collector, over OTLP and HTTP.
 //!
-//! Invariant: the export runs on its own thread behind a bounded queue, so a collector does not
-//! delay any row. Spans that the collector does not accept are counted and dropped.
+//! Invariant: a bounded queue ensures that the collector does not delay any row. Spans that it does
+//! not accept are counted and dropped.
 
 mod otlp;
 mod post;
@@ -24,9 +24,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const SPANS_MAX: usize = 512;
 const SLICE: Duration = Duration::from_millis(50);
 const FINAL_LIMIT: Duration = Duration::from_secs(1);
-/// Default of `OTEL_EXPORTER_OTLP_TIMEOUT` in OpenTelemetry.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Path for spans below a collector's endpoint.
 const PATH: &str = "v1/traces";
 
 #[derive(Clone, PartialEq, Eq)]
@@ -52,8 +50,7 @@ impl std::fmt::Debug for TraceSettings {
 pub struct InvalidVariable(pub String);
 
 impl TraceSettings {
-    /// Reads the configuration, or else OpenTelemetry's variables. `None`: neither names a
-    /// collector.
+    /// The configuration precedes OpenTelemetry's variables. `None`: neither names a collector.
     pub fn new(
         section: &TracesSection,
         variable: impl Fn(&str) -> Option<String>,
@@ -110,7 +107,6 @@ impl TraceSettings {
         whole.split('?').next().unwrap_or_default().to_owned()
     }
 
-    /// Clients pass their rows to the returned [`Traces`].
     pub fn start(self, build: &BuildInfo) -> std::io::Result<(Traces, TraceExport)> {
         let (traces, rows) = Traces::on(self.per_second);
         let exporter = Exporter {
@@ -126,7 +122,6 @@ impl TraceSettings {
         let thread = std::thread::Builder::new().name("postrider-traces".to_owned());
         thread.spawn(move || {
             runtime.block_on(work.run());
-            // The receiver may no longer exist.
             let _ = done.send(());
         })?;
         Ok((traces, TraceExport { stop, ended }))
@@ -147,7 +142,7 @@ fn is_usable(endpoint: &Uri) -> bool {
         && endpoint.authority().is_some_and(|authority| !authority.as_str().contains('@'))
 }
 
-/// Parses `key=value,key=value` with percent-encoded values, as in a `baggage` header.
+/// Parses `key=value,key=value` with percent-encoded values.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
     pairs.map(|(key, value)| (key.trim().to_owned(), decoded(value.trim()))).collect()
@@ -173,9 +168,8 @@ pub struct TraceExport {
 }
 
 impl TraceExport {
-    /// Sends the remaining spans, and waits for at most one second.
+    /// Sends the remaining spans for at most one second.
     pub fn finish(self) {
-        // The thread may have ended already.
         let _ = self.stop.send(());
         let _ = self.ended.recv_timeout(FINAL_LIMIT);
     }
@@ -231,7 +225,6 @@ impl Work {
         }
     }
 
-    /// Returns whether this batch is the last one.
     fn batch(&self) -> (Vec<TracedRow>, bool) {
         let mut batch = Vec::new();
         let mut since = None;

@@ -1,9 +1,7 @@
-//! Messages of OTLP's `ExportTraceServiceRequest` (opentelemetry-proto 1), limited to the fields
-//! for spans of rows.
+//! Messages of OTLP's `ExportTraceServiceRequest` (opentelemetry-proto 1) for spans of rows.
 //!
-//! Field numbers come from `opentelemetry/proto/trace/v1/trace.proto` and related files, and never
-//! change. Invariant: requests do not contain keys and payloads of rows. The crates
-//! `opentelemetry-otlp` and `opentelemetry-proto` would bring the whole SDK.
+//! Field numbers come from `opentelemetry/proto/trace/v1/trace.proto` and related files. Requests
+//! do not contain keys and payloads. The crate `opentelemetry-otlp` would bring the whole SDK.
 
 use prost::Message;
 
@@ -111,7 +109,6 @@ pub(super) struct Exporter {
     pub(super) service: String,
     pub(super) version: String,
     pub(super) slot: String,
-    /// Additional attributes of the resource.
     pub(super) attributes: Vec<(String, String)>,
 }
 
@@ -134,8 +131,7 @@ pub(super) fn request(
     Request { resource_spans: vec![ResourceSpans { resource, scope_spans }] }.encode_to_vec()
 }
 
-/// Span from the commit to the confirmation. The parent is the span that wrote the row. Names
-/// follow OpenTelemetry's messaging conventions.
+/// The parent is the span that wrote the row. Names follow OpenTelemetry's messaging conventions.
 fn span(row: &TracedRow, span_id: [u8; 8]) -> Span {
     let lsn = format!("{:X}/{:X}", row.lsn >> 32, row.lsn & 0xFFFF_FFFF);
     let mut attributes = vec![
