@@ -14,7 +14,7 @@ const AUDIT: &str = "postrider::audit";
 
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// In a dry run, the letter would have been passed to the producer.
+/// A dry run (`acknowledged` is false) did not send the letter.
 pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool, tap: &DeliveredTap) {
     let headers = &letter.record.headers;
     let header = |name: &str| {
@@ -42,7 +42,7 @@ pub(super) fn tail_lost(warning: &Warning) {
     tracing::warn!(target: AUDIT, help = warning.hint(), "{warning}");
 }
 
-/// In a dry run, the row would have been left out.
+/// A dry run (`acknowledged` is false) would have left out the row.
 pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     if !acknowledged {
         let (code, reason) = (skipped.rejection.code.as_str(), &skipped.rejection.reason);
@@ -76,7 +76,7 @@ pub(super) fn skipped_record(refused: &Refused) {
     );
 }
 
-/// A huge id must not flood the log.
+/// Truncates the value, so that a huge id does not flood the log.
 fn text(value: Option<&[u8]>) -> Option<String> {
     let cut = |bytes: &[u8]| {
         String::from_utf8_lossy(bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes)).into_owned()

@@ -3,7 +3,7 @@
 
 use postrider_postgres::control::{self, Client, FailoverAbout};
 
-/// A restarted standby is back within five seconds.
+/// Consecutive checks before a report. A restarted standby is back within five seconds.
 const LOOKS: u32 = 2;
 
 /// Kept across connections.

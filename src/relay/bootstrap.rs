@@ -87,7 +87,8 @@ pub async fn begin_stream(
     delivered_of(plan, client, plan.lineage(inspection), true).await
 }
 
-/// Position delivered by a missing slot. Otherwise writes the base record if the stream `begins`.
+/// Returns the position that a missing slot has delivered. If none exists and the stream `begins`,
+/// writes the base record.
 async fn delivered_of(
     plan: &Plan,
     client: &Client,

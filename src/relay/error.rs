@@ -52,7 +52,7 @@ pub enum RelayError {
         #[source]
         cause: Box<RelayError>,
     },
-    /// Rows that cannot be delivered block all later rows without a dead-letter topic.
+    /// A row that cannot be delivered blocks all later rows if the dead-letter topic is unusable.
     #[error("dead letters cannot be stored: {0}")]
     DeadLetters(#[source] SinkError),
     /// The next session sends the refused records alone, or turns them into dead letters.

@@ -67,7 +67,7 @@ pub(super) trait FrameSource {
         true
     }
 
-    /// Row before this mark.
+    /// Row before this mark, for a source that reads tables.
     fn cursor(&self, _mark: Mark) -> Option<RowCursor> {
         None
     }

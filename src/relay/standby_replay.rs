@@ -5,7 +5,7 @@ use crate::telemetry::SlotWait;
 use postrider_core::lsn::Lsn;
 use postrider_postgres::control::{self, Client, Replay};
 
-/// A standby reconnects to its primary after five seconds.
+/// Consecutive checks before a report. A standby reconnects to its primary after five seconds.
 const LOOKS: u32 = 3;
 
 /// Kept across connections.

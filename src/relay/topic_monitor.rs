@@ -1,4 +1,4 @@
-//! Topic monitor: checks the topics in use, so that no session waits for such a request.
+//! Topic monitor: checks the topics in use, so that no session waits for such a check.
 //!
 //! Output: log lines, changes in the Kafka client's topic book, and an error if dead letters can
 //! never be stored. Sessions report brokers that do not answer; for a standby, the monitor warns.

@@ -1,7 +1,7 @@
 //! Unix socket of the control API, with mode 0600 before any other user can connect.
 //!
-//! Invariant: a socket with a listening process, or another file, stays untouched. The relay
-//! removes its socket when it ends.
+//! Invariant: a stale socket is replaced. A socket with a listening process, or any other file,
+//! stays untouched. The relay removes its socket when it ends.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -125,7 +125,7 @@ impl ControlSocket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        // Moves to its path only with mode 0600.
+        // The socket moves to its path only after it has mode 0600.
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
         let folder = Folder::make(PathBuf::from(name)).map_err(failed)?;

@@ -38,8 +38,8 @@ const READ_AHEAD: [(&str, &str); 4] = [
     ("fetch.max.bytes", "1048576"),
 ];
 
-/// Maximum number of records that one client reads whole, and may queue. A larger topic needs a
-/// client per partition, which takes about 0.1 s to start.
+/// Maximum size of a topic that one client reads whole, because the client may queue all its
+/// records. A larger topic needs a client per partition, which takes about 0.1 s to start.
 const READ_AT_ONCE: u64 = 20_000;
 
 /// Maximum gap before the first record, for transaction markers and aborted records.

@@ -6,7 +6,8 @@
 //! Until the backfill has ended, no relay resumes the slot (G1, G6).
 //!
 //! A later session selects the rows by `xmin` and the recorded snapshot, which lists uncommitted
-//! subtransactions too (`SnapBuildInitialSnapshot` in snapbuild.c). Updated rows are left out.
+//! subtransactions too (`SnapBuildInitialSnapshot` in snapbuild.c). Updated rows are left out,
+//! because an outbox is only appended to.
 
 use super::TableRun;
 use super::error::TableRowsError;

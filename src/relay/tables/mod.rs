@@ -60,7 +60,8 @@ pub struct TableJob {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableRows {
     Backfill {
-        /// Restarts at the first row, with the existing slot, if no progress is stored.
+        /// Restarts at the first row, with the existing slot, because the end of an earlier
+        /// backfill is unknown.
         restart: bool,
     },
     /// Rows missing in Kafka because an earlier slot was lost, dropped or moved.

@@ -57,7 +57,7 @@ impl TableRun {
         })
     }
 
-    /// `None`: the server has no room for two slots.
+    /// `None`: the server has no room for two slots, and no transaction is open.
     pub(super) fn make_temporary(
         &self,
         connection: &mut Connection,

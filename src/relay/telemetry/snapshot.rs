@@ -162,7 +162,8 @@ pub struct Snapshot {
     pub failed_part: Option<FailedPart>,
     /// Remedy at the end of `last_failure`, after `"; "`.
     pub failure_help: Option<Arc<str>>,
-    /// Last partial confirmation of the oldest transaction, or last time without one.
+    /// Last partial confirmation of the oldest transaction, or last time at which nothing was
+    /// outstanding.
     pub last_progress: Option<Instant>,
     /// By kind: `begin`, `insert`, `keepalive`, ...
     pub messages: Vec<Count>,

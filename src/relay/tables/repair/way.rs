@@ -148,7 +148,7 @@ fn is_needed(terms: &Terms<'_>, at: Lsn, known: &Known, counts: &RepairCounts) -
     // Without stored progress, it is unknown whether an earlier repair has ended.
     let is_sent = counts.unknown > 0 && terms.scope.unknown == Some(UnknownRows::Send);
     let is_open = !terms.keeps_progress && (is_sent || terms.drops_slot && counts.pending > 0);
-    // Only these rows are found in the topics once sent.
+    // Rows from before the stream are found in the topics once sent. Other unknown rows are not.
     let before = counts.unknown_because.contains_key(&UnknownReason::BeforeStream);
     counts.missing > 0 || is_moved || is_open || (is_sent && before)
 }

@@ -1,8 +1,8 @@
 //! The dashboard at `/`: one page embedded in the binary, and its JSON under `/api/v1`.
 //!
-//! Invariant: the dashboard is read-only, and loads no content from other origins. Other origins
-//! are refused (`Sec-Fetch-Site`, `Origin`), and on a loopback address other host names, which may
-//! resolve to this machine.
+//! Invariant: the dashboard is read-only, and loads no content from other origins. Requests of
+//! other origins are refused (`Sec-Fetch-Site`, `Origin`). On a loopback address, other host names
+//! are refused too, because they may resolve to this machine.
 
 mod history;
 mod state;

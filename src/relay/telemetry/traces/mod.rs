@@ -1,7 +1,7 @@
 //! Exports a span per delivered row to an OpenTelemetry collector, over OTLP and HTTP.
 //!
-//! Invariant: a bounded queue ensures that the collector does not delay any row. Spans that it does
-//! not accept are counted and dropped.
+//! Invariant: a bounded queue ensures that the collector does not delay any row. Spans that the
+//! collector does not accept are counted and dropped.
 
 mod otlp;
 mod post;
