@@ -1,8 +1,8 @@
 //! Decides whether a repair creates, replaces, resumes or leaves the slot. Pure.
 //!
-//! Invariant: a healthy slot is dropped only if rows are missing, or if the note in Kafka shows a
-//! repair or a moved slot. An undecodable slot is dropped only if the loss of its undelivered
-//! messages is allowed.
+//! Invariant: a healthy slot is dropped only if [`is_needed`] holds: rows that it has passed must be
+//! sent, or the note in Kafka shows a repair or a moved slot. An undecodable slot is dropped only
+//! if the loss of its undelivered messages is allowed.
 
 use super::{BackfillProgress, Found, GateError, Known, Lineage, RelayError, RepairCounts};
 use super::{RepairScope, TableRowsError, UnknownReason, UnknownRows};
