@@ -1,9 +1,9 @@
-//! Reads whether the slot outlives the loss of its server: settings of the primary, of standbys
-//! that the connection string names, and their copies of the slot.
+//! Reads whether the slot outlives the loss of its server (PostgreSQL 17 and later).
 //!
 //! Input: a [`Client`], the connection string with all its hosts, the slot's name. Output:
-//! [`FailoverFacts`], facts only; [`FailoverFacts::findings`] judges them. Invariant: nothing is
-//! written; `primary_conninfo`, which may contain a password, does not leave its server; a value
+//! [`FailoverFacts`]; [`FailoverFacts::findings`] judges them. Invariant: nothing is written;
+//! `primary_conninfo`, which may contain a password, does not leave its server; a value that the
+//! role may not see is `None`.
 //! that the role may not see is `None` and not a good value. PostgreSQL 17 and later.
 
 mod findings;
@@ -23,10 +23,8 @@ const DOING: &str = "looking at what a failover needs";
 /// Time limit for a login to each further host.
 const HOST_LIMIT: Duration = Duration::from_secs(2);
 
-/// Facts about the slot's survival of a failover.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FailoverFacts {
-    /// The slot's name.
     pub slot: String,
     /// True if the primary was reached. Without it nothing is judged.
     pub has_primary: bool,
@@ -45,49 +43,39 @@ pub struct FailoverFacts {
 /// A physical slot for which readers of logical slots wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwaitedSlot {
-    /// Name of the slot.
     pub name: String,
     /// True if a physical slot of this name exists.
     pub exists: bool,
-    /// True if a standby reads it.
     pub is_read: bool,
 }
 
-/// A server that streams from the primary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamingStandby {
-    /// Its application name, or its process id.
+    /// Application name, or process id.
     pub name: String,
-    /// The physical slot that it reads.
     pub slot: Option<String>,
-    /// Duration of its stream in seconds; `None` if not visible.
+    /// Duration of its stream; `None` if not visible.
     pub seconds: Option<i64>,
     /// True if it reports the rows that it still needs.
     pub has_feedback: bool,
 }
 
-/// A standby's own settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandbyFacts {
-    /// `host:port`.
     pub endpoint: String,
-    /// `sync_replication_slots`
     pub syncs_slots: bool,
     /// True if it receives WAL from a server now.
     pub receives: bool,
-    /// `hot_standby_feedback`
     pub feedback: bool,
     /// `primary_slot_name`; empty: not set.
     pub slot_name: String,
     /// True if `primary_conninfo` names a database; `None` if not visible.
     pub names_database: Option<bool>,
-    /// `wal_level`
     pub wal_level: String,
     /// Its own slot with the relay's slot name.
     pub copy: Option<SlotCopy>,
 }
 
-/// A slot of a standby.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotCopy {
     /// True if it is synchronised with the primary's slot.
@@ -109,7 +97,7 @@ pub async fn failover_of_server(
 }
 
 /// True if Postgres withholds the slot's changes because a standby in `synchronized_standby_slots`
-/// is away. The slot then follows a failover, and WAL exists that the standby has not received.
+/// is away.
 pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE EXISTS (SELECT \
@@ -125,7 +113,7 @@ pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, Cont
     get(&row, 0)
 }
 
-/// The result of [`failover_of_server`], with facts from the connection string's other hosts.
+/// [`failover_of_server`] with facts from the connection string's other hosts.
 pub async fn failover(
     client: &Client,
     info: &ConnectInfo,

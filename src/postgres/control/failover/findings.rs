@@ -1,9 +1,8 @@
-//! Judges [`FailoverFacts`]: each setting that would lose rows or the slot in a failover, with its
-//! fix.
+//! Judges [`FailoverFacts`]: each setting that would lose rows or the slot in a failover.
 //!
 //! Input: the facts. Output: [`FailoverFinding`]s, the primary's first. Pure. Invariant: a fix is
-//! literal, and names the server on which to run it. A server without a standby has only findings
-//! about its slot. A standby that a relay reads directly, without its primary, has none.
+//! literal, and names its server. A server without a standby has only findings about its slot. A
+//! standby that a relay reads directly, without its primary, has none.
 
 use super::{AwaitedSlot, FailoverFacts, SlotCopy, StandbyFacts, StreamingStandby};
 use crate::wal::quote::{identifier, literal};
@@ -14,46 +13,33 @@ const FEEDBACK_AFTER_S: i64 = 20;
 /// Subject of a finding; several settings may share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailoverAbout {
-    /// The slot is not copied to standbys.
     Slot,
-    /// `synchronized_standby_slots`: the standbys for which the relay waits.
+    /// `synchronized_standby_slots`.
     Awaited,
-    /// A standby's physical slot.
     StandbySlot,
-    /// `hot_standby_feedback`
     Feedback,
-    /// `sync_replication_slots`
     Sync,
     /// The database name in `primary_conninfo`.
     Database,
-    /// `wal_level` of a standby.
     WalLevel,
-    /// The slot's copy.
     Copy,
-    /// A host of the connection string.
     Host,
 }
 
-/// A fix and its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailoverFix {
-    /// SQL for the primary.
     Primary(String),
-    /// SQL for the standby.
     Standby {
-        /// Statements.
         sql: String,
         /// True if the setting requires a restart.
         restart: bool,
     },
     /// A replication command for the primary, while no relay reads the slot.
     Replication(String),
-    /// A sentence.
     Words(String),
 }
 
 impl FailoverFix {
-    /// The fix as text.
     pub fn text(&self) -> String {
         self.sql_or_words() + self.elsewhere()
     }
@@ -83,16 +69,13 @@ impl FailoverFix {
     }
 }
 
-/// One setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailoverFinding {
-    /// Subject of the finding.
     pub about: FailoverAbout,
     /// True for a temporary state: a new slot is not copied yet.
     pub passes: bool,
     /// A lowercase sentence.
     pub what: String,
-    /// Its remedy.
     pub fix: FailoverFix,
 }
 
@@ -107,7 +90,6 @@ fn set(setting: &str, value: &str) -> String {
 }
 
 impl FailoverFacts {
-    /// True if any standby is known.
     pub fn has_standby(&self) -> bool {
         self.has_primary && !self.stands_alone()
     }
@@ -116,7 +98,6 @@ impl FailoverFacts {
         self.streaming.is_empty() && self.standbys.is_empty() && self.awaited.is_empty()
     }
 
-    /// All findings.
     pub fn findings(&self) -> Vec<FailoverFinding> {
         let mut findings = Vec::new();
         if self.follows == Some(false) {
@@ -281,8 +262,8 @@ impl FailoverFacts {
         }
     }
 
-    /// Whether the copy's state is temporary, its description, and its fix. If a setting prevents
-    /// the copy, the setting has the finding.
+    /// True if temporary; the description and the fix. A setting that prevents the copy has its own
+    /// finding.
     fn judge_copy(
         &self,
         copy: Option<&SlotCopy>,

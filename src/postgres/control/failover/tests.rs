@@ -1,4 +1,4 @@
-//! Unit tests of the judgements: each wrong setting is named with its fix, and nothing else.
+//! Tests of the judgements.
 
 use super::*;
 
@@ -6,7 +6,6 @@ fn awaited(name: &str, exists: bool, is_read: bool) -> AwaitedSlot {
     AwaitedSlot { name: name.to_owned(), exists, is_read }
 }
 
-/// A primary with one standby, correctly set up.
 fn sound() -> FailoverFacts {
     FailoverFacts {
         slot: "my slot".to_owned(),

@@ -1,9 +1,8 @@
 //! Adds partitions of coming days to an outbox that is partitioned by age.
 //!
-//! Input: a [`PruneTable`] whose partitions are ranges of the age, and a number of days. Output:
-//! the [`Day`]s that no partition covers, in UTC; [`add_day`] creates a day's partition. Invariant:
-//! a lock is awaited for at most `lock_timeout`, and held for at most [`SCAN_LIMIT`]; existing
-//! objects stay unchanged.
+//! Input: a [`PruneTable`] and a number of days. Output: the [`Day`]s in UTC that no partition
+//! covers. Invariant: a lock is awaited for at most `lock_timeout`, and held for at most
+//! [`SCAN_LIMIT`]; existing objects stay unchanged.
 
 use std::time::Duration;
 
@@ -23,10 +22,8 @@ const DOING: &str = "adding a partition";
 /// Limit for Postgres's scan of the default partition for rows of the new one.
 const SCAN_LIMIT: Duration = Duration::from_secs(2);
 
-/// A day without a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Day {
-    /// Name of its future partition.
     pub partition: TableName,
     /// Lower bound in SQL syntax.
     pub from: String,
@@ -34,10 +31,8 @@ pub struct Day {
     pub until: String,
 }
 
-/// Result for a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
-    /// The partition was created.
     Created,
     /// Another session has created a partition that covers part of the day.
     Covered,
@@ -94,7 +89,6 @@ pub async fn missing_days(
     Ok(rows.iter().map(day).collect::<Result<_, ControlError>>()?)
 }
 
-/// Creates a day's partition in one transaction.
 pub async fn add_day(
     client: &Client,
     table: &PruneTable,

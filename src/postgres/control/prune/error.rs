@@ -1,6 +1,4 @@
-//! Why rows may not be pruned: errors with the class that decides the exit code, and the fix.
-//!
-//! Output: [`PruneError`]. [`ControlError`] has the errors that a relay reports as well.
+//! Why rows may not be pruned. [`ControlError`] has the errors that a relay reports as well.
 
 use crate::control::error::ControlError;
 use crate::control::hint_text::{is_right, qualified};
@@ -8,16 +6,13 @@ use crate::wal::Class;
 use crate::wal::quote::identifier;
 use postrider_core::outbox::TableName;
 
-/// Why pruning stops.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PruneError {
-    /// A check of the source, or a statement, failed.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The slot does not exist, so it has passed nothing.
     #[error("replication slot `{slot}` does not exist, so nothing shows which rows were delivered")]
     SlotMissing {
-        /// The slot.
         slot: String,
         /// Slots of this database that a relay could read.
         others: Vec<String>,
@@ -25,78 +20,35 @@ pub enum PruneError {
     /// Rows that an earlier slot of this name lost look like rows that this slot has passed.
     #[error("nothing shows since when slot `{slot}` has delivered every row: {why}")]
     BeginningUnknown {
-        /// The slot.
         slot: String,
-        /// The reason, for example `no progress is kept`.
+        /// For example `no progress is kept`.
         why: &'static str,
     },
-    /// The progress cannot be looked up.
     #[error(
         "role `{role}` may not read the cluster's identifier, by which progress is found in Kafka"
     )]
-    SystemUnknown {
-        /// The role.
-        role: String,
-    },
-    /// The server is a standby.
+    SystemUnknown { role: String },
     #[error("the server is a standby, which deletes nothing")]
     Standby,
-    /// The role may not delete.
     #[error("role `{role}` may not prune table {table}: it lacks {lacks}")]
-    Forbidden {
-        /// The table or partition.
-        table: TableName,
-        /// The role.
-        role: String,
-        /// The missing right, for example `DELETE`.
-        lacks: String,
-        /// The statement that grants it.
-        grant: String,
-    },
+    Forbidden { table: TableName, role: String, lacks: String, grant: String },
     /// A hidden row cannot be known to have been passed.
     #[error("row-level security may hide rows of table {table} from role `{role}`")]
-    RowsHidden {
-        /// The table or partition.
-        table: TableName,
-        /// The role.
-        role: String,
-    },
-    /// The age column is not a time.
+    RowsHidden { table: TableName, role: String },
     #[error("column {column} of table {table} is of type {kind}, which is no time")]
-    AgeUnsuitable {
-        /// The table.
-        table: TableName,
-        /// The column.
-        column: String,
-        /// Its type.
-        kind: String,
-    },
+    AgeUnsuitable { table: TableName, column: String, kind: String },
     /// Each page would read the whole table.
     #[error("table {table} is large, and has no index that begins with {column}")]
-    IndexMissing {
-        /// The table or partition.
-        table: TableName,
-        /// The column.
-        column: String,
-        /// Columns of the missing index.
-        columns: String,
-    },
-    /// The table has no partitions per day.
+    IndexMissing { table: TableName, column: String, columns: String },
     #[error(
         "table {table} is not partitioned by ranges of column `{column}`: it has no partition of a day"
     )]
-    NotByAge {
-        /// The table.
-        table: TableName,
-        /// The age column.
-        column: String,
-    },
+    NotByAge { table: TableName, column: String },
     /// Rows in the default partition prevent a new partition.
     #[error(
         "partition {partition} of table {table} cannot be made: rows of that day lie in the default partition, or it is so large that Postgres cannot tell in time"
     )]
     DayOccupied {
-        /// The table.
         table: TableName,
         /// The first partition that was not created.
         partition: TableName,
@@ -104,31 +56,21 @@ pub enum PruneError {
     /// A day has no partition, and another object has its name.
     #[error("partition {partition} of table {table} cannot be made: something else has that name")]
     DayTaken {
-        /// The table.
         table: TableName,
         /// The first partition that was not created.
         partition: TableName,
     },
-    /// Dropping the partition would drop other objects.
     #[error("other objects depend on partition {partition} of table {table}, which is old")]
-    Needed {
-        /// The table.
-        table: TableName,
-        /// The first such partition.
-        partition: TableName,
-    },
-    /// A lock was not available in time.
+    Needed { table: TableName, partition: TableName },
     #[error("{object} was locked by others for longer than --lock-timeout, {attempts} times")]
     Locked {
-        /// The object, for example `table public.outbox`.
+        /// For example `table public.outbox`.
         object: String,
-        /// Number of attempts.
         attempts: u32,
     },
 }
 
 impl PruneError {
-    /// The class for the caller.
     pub fn class(&self) -> Class {
         match self {
             Self::Control(error) => error.class(),
@@ -148,7 +90,6 @@ impl PruneError {
         }
     }
 
-    /// The command or SQL that fixes it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Control(error) => return error.hint(),

@@ -1,11 +1,8 @@
 //! `postrider prune`: finds and removes old rows of an outbox.
 //!
-//! Input: a table ([`PruneTable`]), an age, and the slots' passed transactions ([`Passed`]).
-//! Output: counts of old rows and of rows held back by each slot, per page or partition. On
-//! request, rows are deleted or partitions dropped, and partitions of coming days created
-//! ([`missing_days`]). Invariant: a row stays if a slot has not passed it, or if it is older than
-//! the slot's stream. Each page and each partition is one transaction, so an interrupted run leaves
-//! a consistent table. Locks are awaited for at most `lock_timeout`.
+//! Input: a [`PruneTable`], an age, and the slots' [`Passed`] transactions. Output: counts per page
+//! or partition. Invariant: a row stays if a slot has not passed it, or if it is older than the
+//! slot's stream. Each page and each partition is one transaction.
 
 mod days;
 mod error;

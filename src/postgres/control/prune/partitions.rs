@@ -1,17 +1,14 @@
 //! Lists, judges and drops partitions of an outbox that is partitioned by age.
 //!
-//! Input: a [`PruneTable`] whose partitions are ranges of the age, the time before which rows are
-//! old, and the [`Passed`] transactions. Output: [`Partition`]s with the slots that hold each back;
-//! [`drop_partition`] detaches and drops one. Invariant: a partition is dropped only if all its
-//! rows are old and passed. The dropping transaction checks that under a lock that excludes
-//! writers. The default partition and one without an upper bound stay. Partitions are identified by
-//! the catalog's bounds, not by name.
+//! Input: a [`PruneTable`], the time before which rows are old, and the [`Passed`] transactions.
+//! Output: [`Partition`]s with the slots that hold each back. Invariant: a partition is dropped
+//! only if all its rows are old and passed, checked under a lock that excludes writers. The default
+//! partition and one without an upper bound stay.
 //!
-//! Order of the locks: first SHARE on the partition, which waits for its writers and excludes new
-//! ones, but allows writes into the rest of the table; under it the rows are counted. ACCESS
-//! EXCLUSIVE on the table, which DETACH takes, comes last and is held only while catalog entries
-//! change. A writer with a lock on the table that waits for the partition would deadlock with this
-//! order. A lock is therefore awaited for half of Postgres's `deadlock_timeout`, and this side
+//! Order of the locks: first SHARE on the partition, under which the rows are counted. ACCESS
+//! EXCLUSIVE on the table (DETACH) comes last and is short. A writer with a lock on the table that
+//! waits for the partition would deadlock with this order. A lock is therefore awaited for half of
+//! `deadlock_timeout`: this side always gives way.
 //! always gives way.
 
 use std::time::Duration;
@@ -35,18 +32,14 @@ const DROPPING: &str = "dropping a partition";
 /// A partition whose upper bound is old.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name.
     pub name: TableName,
-    /// Its OID.
     pub oid: u32,
     /// Upper bound from the catalog; its rows are older.
     pub until: String,
 }
 
-/// Contents of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionState {
-    /// Number of rows.
     pub rows: u64,
     /// Rows that must stay.
     pub kept: u64,
@@ -54,10 +47,9 @@ pub struct PartitionState {
     pub held: Vec<Held>,
 }
 
-/// Result of dropping a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dropped {
-    /// Dropped, with this number of rows.
+    /// Number of its rows.
     Gone(u64),
     /// A row that must stay is in it now.
     Kept(PartitionState),
@@ -95,7 +87,6 @@ pub async fn partitions(
 }
 
 impl Partition {
-    /// Counts its rows without a lock.
     pub async fn count(
         &self,
         client: &Client,

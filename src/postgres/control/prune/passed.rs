@@ -1,17 +1,14 @@
 //! Determines which transactions a replication slot has passed: their rows were delivered.
 //!
-//! Input: a slot's name, and since when its stream is known to be complete. Output:
-//! [`SlotPosition`], [`Passed`], and the SQL conditions that decide whether a row was passed, and
-//! which slot holds it back. Invariant: a passed row stays passed, whatever happens to the slot
-//! later; a row whose transaction is in doubt was not passed.
+//! Input: a slot's name, and since when its stream is complete. Output: SQL conditions on rows.
+//! Invariant: a passed row stays passed; a row whose transaction is in doubt was not passed.
 //!
 //! Every 15 seconds and at checkpoints, Postgres logs the running transactions. A slot's
 //! `catalog_xmin` is the oldest of them in the last such record that the slot has confirmed
 //! (`SnapBuildProcessRunningXacts` and `LogicalIncreaseXminForSlot`). Rows of older transactions
-//! were therefore committed before the confirmed position, however long these were open and
-//! whatever `created_at` says. This does not cover rows committed before the slot was created,
-//! which a lost and recreated slot never delivers. Rows older than the stream's start, which the
-//! relay's progress names ([`Since`](postrider_core::progress::Since)), are therefore held back.
+//! were committed before the confirmed position. Rows older than the stream's start
+//! ([`Since`](postrider_core::progress::Since)) are held back, because a recreated slot never
+//! delivers them.
 
 use tokio_postgres::Row;
 
@@ -24,9 +21,9 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "looking at the replication slot";
 
-/// SQL that is true for a row `t` unless the slot with this name expression has passed it. The
-/// caller must know that the slot existed when the row was written. A visible row whose transaction
-/// seems to lie ahead is more than 2^31 transactions old.
+/// SQL that is true for a row `t` unless the named slot has passed it. The slot must have existed
+/// when the row was written. A visible row whose transaction seems to lie ahead is more than 2^31
+/// transactions old.
 pub fn not_passed(slot: &str) -> String {
     format!(
         "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > (SELECT age(catalog_xmin) \
@@ -35,10 +32,8 @@ pub fn not_passed(slot: &str) -> String {
     )
 }
 
-/// A slot's position at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotPosition {
-    /// Its name.
     pub slot: String,
     /// Everything before it is acknowledged.
     pub confirmed: Lsn,
@@ -48,7 +43,7 @@ pub struct SlotPosition {
     pub next_xid: u64,
 }
 
-/// The slot's position. Refuses a slot that is missing, lost, or not a relay's in this database.
+/// Refuses a slot that is missing, lost, or not a relay's in this database.
 pub async fn slot_position(client: &Client, name: &str) -> Result<SlotPosition, PruneError> {
     const SQL: &str = "\
         SELECT s.confirmed_flush_lsn::text, s.catalog_xmin::text::bigint, \
@@ -88,7 +83,6 @@ fn in_64_bits(xid: u32, near: u64) -> u64 {
     near.saturating_add_signed(i64::from(distance))
 }
 
-/// Refuses a slot that cannot have delivered rows.
 async fn refuse(client: &Client, name: &str) -> Result<(), PruneError> {
     const HERE: &str = "SELECT current_database()::text, pg_catalog.pg_is_in_recovery()";
     const OTHERS: &str = "SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
@@ -129,7 +123,6 @@ fn missing(slot: &str, others: Vec<String>) -> PruneError {
     PruneError::SlotMissing { slot: slot.to_owned(), others }
 }
 
-/// Name of the publication with this OID, if it exists.
 pub async fn publication_name(client: &Client, oid: u32) -> Result<Option<String>, PruneError> {
     const SQL: &str = "SELECT pubname::text FROM pg_catalog.pg_publication WHERE oid = $1::oid";
     let row = client.run(DOING, client.sql().query_opt(SQL, &[&oid])).await?;
@@ -139,7 +132,6 @@ pub async fn publication_name(client: &Client, oid: u32) -> Result<Option<String
 /// Transactions that one slot has passed: from `since` on, and below `before`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedSlot {
-    /// The slot.
     pub slot: String,
     /// Start of its stream; 0 if nothing preceded it.
     pub since: u64,
@@ -150,13 +142,11 @@ pub struct PassedSlot {
 /// Rows that a slot holds back. Several slots may hold back one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Held {
-    /// Rows that it has not passed.
     pub not_passed: u64,
     /// Rows older than its stream, which may never have been delivered.
     pub before_slot: u64,
 }
 
-/// What all slots have passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passed(pub Vec<PassedSlot>);
 

@@ -1,9 +1,8 @@
 //! Counts or deletes old rows of one table, page by page from the oldest.
 //!
-//! Input: a [`PruneTable`] with its own rows, the time before which they are old, and the
-//! [`Passed`] transactions. Output: a [`Page`] of counts per transaction. Invariant: each row is
-//! visited once, by keyset pagination over age and id, however many have one age. A locked row and
-//! a row that was not passed stay.
+//! Input: a [`PruneTable`], the time before which rows are old, and the [`Passed`] transactions.
+//! Output: a [`Page`] of counts per transaction. Invariant: keyset pagination over age and id
+//! visits each row once. A locked row and a row that was not passed stay.
 
 use std::time::Duration;
 
@@ -21,12 +20,11 @@ use crate::wal::quote::{identifier, literal};
 
 const DOING: &str = "pruning rows";
 
-/// Printed values that the server reads again as equal: the end of a page, and bounds of
-/// partitions. `SQL, DMY` abbreviates time zones, and the server reads some as another zone.
+/// Forms in which the server reads printed values as equal. `SQL, DMY` abbreviates time zones, and
+/// the server reads some as another zone.
 const READ_AGAIN: &str =
     "SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 3";
 
-/// A walk over the old rows of a table.
 #[derive(Debug)]
 pub struct Rows<'a> {
     client: &'a Client,
@@ -37,15 +35,13 @@ pub struct Rows<'a> {
     deletes: bool,
     /// Age and id of the previous page's last row.
     from: Option<(String, String)>,
-    /// True after a page that was not full. Later rows are left to the next run, because writers of
-    /// old-looking rows would keep it busy forever.
+    /// True after a page that was not full. Writers of old-looking rows would otherwise keep the
+    /// walk busy forever.
     is_done: bool,
 }
 
-/// Result of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
-    /// Old rows visited.
     pub old: u64,
     /// Old rows that every slot has passed.
     pub passed: u64,
@@ -56,7 +52,6 @@ pub struct Page {
 }
 
 impl<'a> Rows<'a> {
-    /// Starts at the oldest row.
     pub fn of(
         client: &'a Client,
         table: PruneTable,
@@ -68,7 +63,6 @@ impl<'a> Rows<'a> {
         Self { client, table, cutoff, passed, batch, deletes: false, from: None, is_done: false }
     }
 
-    /// Makes the walk delete.
     #[must_use]
     pub fn deleting(self) -> Self {
         Self { deletes: true, ..self }
@@ -123,8 +117,8 @@ impl<'a> Rows<'a> {
         let (name, age, id) = (qualified(name), identifier(age), identifier(id));
         let (passed, flags, counts) =
             (self.passed.condition(), self.passed.columns(), self.passed.counts());
-        // A row comparison is an index position. A comparison of only the age would start before
-        // all rows of that age.
+        // A row comparison is an index position. Comparing only the age would start before all rows
+        // of that age.
         let after = if self.from.is_some() {
             format!("AND (t.{age}, t.{id}) > ($3::text::{age_type}, $4::text::{id_type})")
         } else {
@@ -159,8 +153,8 @@ pub(super) fn failed(doing: &'static str, error: &tokio_postgres::Error) -> Cont
     ControlError::Connection { doing, source: sql_error(error) }
 }
 
-/// Prepares a session: lock waits are bounded, and a row hidden by a policy causes an error,
-/// because it would count as missing.
+/// Limits lock waits, and makes a row hidden by a policy an error, because it would count as
+/// missing.
 pub async fn prepare_session(client: &Client, lock_timeout: Duration) -> Result<(), PruneError> {
     // 0 would mean no limit, and the setting has 32 bits.
     let ms = lock_timeout.as_millis().clamp(1, i32::MAX.unsigned_abs().into());

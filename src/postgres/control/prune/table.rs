@@ -1,8 +1,7 @@
-//! Describes a table with old rows to remove, from the catalog.
+//! Describes a table with old rows to remove, from the catalog alone.
 //!
-//! Input: its name, and possible names of its columns. Output: [`PruneTable`]: columns with types,
-//! partitioning, leaves; or a refusal. Invariant: only the catalog is read. A role that does not
-//! see every row is refused, because it could not know that all were passed.
+//! Input: its name, and possible names of its columns. Output: a [`PruneTable`] or a refusal. A
+//! role that does not see every row is refused, because it could not know that all were passed.
 
 use std::time::Duration;
 
@@ -24,26 +23,19 @@ const UNINDEXED_MAX: i64 = 64 << 20;
 /// Possible column names; the first that the table has counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneColumns {
-    /// Column that identifies a row.
     pub id: Vec<String>,
-    /// Column with a row's time of writing.
     pub age: Vec<String>,
 }
 
-/// A table, or one of its leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneTable {
-    /// Its name.
     pub name: TableName,
-    /// Its OID.
     pub oid: u32,
-    /// Column with a row's age.
     pub age: String,
-    /// Its type in SQL syntax.
+    /// In SQL syntax.
     pub age_type: String,
     /// Column that distinguishes rows of one age.
     pub id: String,
-    /// Its type.
     pub id_type: String,
     /// True if it has no rows of its own.
     pub is_partitioned: bool,
@@ -140,7 +132,6 @@ impl PruneTable {
         })
     }
 
-    /// Refuses a role that may not delete rows, or may not see all of them.
     async fn permitted(&self, client: &Client) -> Result<(), PruneError> {
         const SQL: &str = "\
             SELECT current_user::text, pg_catalog.row_security_active(c.oid), \
@@ -176,7 +167,6 @@ impl PruneTable {
         Ok(())
     }
 
-    /// Refuses a role that may not drop its partitions.
     pub async fn may_drop(&self, client: &Client) -> Result<(), PruneError> {
         if self.is_owner {
             return Ok(());
@@ -211,8 +201,8 @@ impl PruneTable {
     }
 }
 
-/// Tables whose rows are deleted one by one: the table itself; the default partition if it is
-/// partitioned by age; otherwise all leaves.
+/// Tables whose rows are deleted one by one: the table; its default partition if partitioned by
+/// age; otherwise all leaves.
 pub async fn leaves(client: &Client, table: &PruneTable) -> Result<Vec<PruneTable>, PruneError> {
     const SQL: &str = "\
         SELECT n.nspname::text, c.relname::text, c.oid \
