@@ -1,10 +1,9 @@
-//! Converts Postrider's connection settings to tokio-postgres's, for pools and consumers that open
-//! their own SQL sessions. A test login shows whether the server refuses it (`LoginRefused`).
+//! Converts Postrider's connection settings to tokio-postgres's, for pools and consumers with their
+//! own SQL sessions.
 //!
-//! Input: a [`ConnectInfo`]. Output: a tokio-postgres configuration and its TLS connector.
 //! Invariant: certificates are checked like on the relay's own connections; a setting that
-//! tokio-postgres cannot express is refused, not dropped. One difference: with `sslmode=prefer` a
-//! failed TLS handshake is not repeated without TLS.
+//! tokio-postgres cannot express is refused. With `sslmode=prefer` a failed TLS handshake is not
+//! repeated without TLS.
 
 use tokio_postgres::config::{self, LoadBalanceHosts as TokioLoadBalanceHosts};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -18,10 +17,8 @@ use crate::libpq::{
 };
 use crate::wal::{TlsFilesError, dial, tls};
 
-/// Configuration and security of sessions.
 #[derive(Clone)]
 pub struct SqlAddress {
-    /// Servers, login and limits.
     pub config: config::Config,
     /// TLS connector for all servers except unix sockets.
     pub tls: MakeRustlsConnect,
@@ -30,17 +27,11 @@ pub struct SqlAddress {
 /// A connection that tokio-postgres cannot make on its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Certificates or keys are unusable.
     #[error(transparent)]
     Tls(#[from] TlsFilesError),
     /// A setting that only a single session can have.
     #[error("connection parameter `{parameter}` is not supported here: {reason}")]
-    Unsupported {
-        /// Name of the parameter.
-        parameter: &'static str,
-        /// The reason.
-        reason: &'static str,
-    },
+    Unsupported { parameter: &'static str, reason: &'static str },
 }
 
 /// A refused login that a retry would not fix.
@@ -48,14 +39,11 @@ pub enum AddressError {
 #[error("{what}")]
 pub struct LoginRefused {
     what: String,
-    /// The fix, if known.
     pub hint: Option<String>,
-    /// The process's exit code.
     pub exit_code: u8,
 }
 
 impl AddressError {
-    /// The fix, if known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Tls(error) => error.hint(),
@@ -65,8 +53,7 @@ impl AddressError {
 }
 
 impl LoginRefused {
-    /// Logs in once. Returns `None` if the server accepts, is unreachable, is starting, or is of
-    /// another type than requested.
+    /// Logs in once. `None` also if the server is unreachable, starting, or of another type.
     pub async fn ask(info: &ConnectInfo) -> Option<Self> {
         let error = connect(info).await.err().filter(|error| !error.class().is_transient())?;
         let what = match &error {

@@ -1,11 +1,9 @@
 //! Enforces `require_auth` on SQL sessions, because tokio-postgres does not report the server's
 //! authentication method.
 //!
-//! Input: the bytes that a server sends during login, before and inside TLS (`AuthCheckedStream`,
-//! `AuthCheckedTls`). Output: these bytes, or an error instead of the first authentication request
-//! that `require_auth` does not permit, with its method (`unwanted`). Invariant: tokio-postgres
-//! never sees that request, so it does not answer it. The replication connection has its own login
-//! and uses the same [`RequireAuth`].
+//! Input: the bytes that a server sends during login. Output: these bytes, or an error instead of
+//! the first request that `require_auth` does not permit. Invariant: tokio-postgres never sees that
+//! request, so it does not answer it.
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -107,13 +105,11 @@ pub(super) struct AuthCheckedStream<S> {
 }
 
 impl<S> AuthCheckedStream<S> {
-    /// A stream that starts with the login, because it is never encrypted.
     pub(super) fn plain(stream: S, require: &RequireAuth) -> Self {
         Self { stream, login: Login::new(require, Expected::Messages) }
     }
 
-    /// A stream whose server is asked for TLS, and continues unencrypted without it.
-    /// [`AuthCheckedTls`] checks the encrypted one.
+    /// Continues unencrypted without TLS. [`AuthCheckedTls`] checks the encrypted stream.
     pub(super) fn asking_for_tls(stream: S, require: &RequireAuth) -> Self {
         Self { stream, login: Login::new(require, Expected::TlsAnswer) }
     }

@@ -1,10 +1,9 @@
-//! Opens SQL sessions beside the replication stream, to check the database and to notice its
-//! shutdown.
+//! Opens SQL sessions beside the replication stream.
 //!
 //! Input: a [`ConnectInfo`]. Output: a [`Client`] with the servers, TLS rules and password of the
-//! replication connection; errors of tokio-postgres as [`WalError`]. Invariant: a statement of this
-//! crate fails after [`STATEMENT_LIMIT`]; the end of the session is noticed even while it is idle,
-//! which is how a shutdown of the server is detected.
+//! replication connection; errors as [`WalError`]. Invariant: a statement fails after
+//! [`STATEMENT_LIMIT`]; the end of an idle session is noticed, which reveals a shutdown of the
+//! server.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -28,12 +27,11 @@ use crate::libpq::{
 use crate::wal::dial::{self, SessionCheck};
 use crate::wal::{ServerMessage, Socket, WalError, tls};
 
-/// Statements of the control plane read catalogs or create one object. If the server takes longer,
-/// it is in trouble, and the caller should report that.
+/// Limit for statements that read catalogs or create one object.
 pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
 
-/// Settings that override `options` in the connection string and the defaults of role and database:
-/// the relay sets its own limits, and a waiting session is not idle. Later versions have more.
+/// Settings that override those of connection string, role and database, because the relay sets its
+/// own limits. Later versions have more.
 const OWN_SETTINGS: &str = "\
     SELECT pg_catalog.set_config(own.name, own.value, false) \
     FROM (VALUES ('client_min_messages', 'notice'), ('statement_timeout', '0'), \
@@ -51,20 +49,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// The session, for the caller's own statements.
     pub fn sql(&self) -> &tokio_postgres::Client {
         &self.sql
     }
 
-    /// The server that this session reached, for further connections to it: the host of a list, the
-    /// address of a name with several.
+    /// The server that this session reached, with its address, for further connections.
     pub fn server(&self) -> &ConnectInfo {
         &self.server
     }
 
-    /// Refuses a pooler that gives the server process of this idle session to another one, because
-    /// settings, locks and notifications would be lost. Poolers reuse the last used process first,
-    /// so even a rarely used pooler is detected at once.
+    /// Refuses a pooler that gives this session's server process to another session: settings,
+    /// locks and notifications would be lost. Poolers reuse the last used process first, so one
+    /// check suffices.
     pub async fn keeps_its_process(&self) -> Result<(), ControlError> {
         let other = connect(&self.server).await?;
         let process = other.process().await?;
@@ -76,8 +72,8 @@ impl Client {
         Err(ControlError::Connection { doing: "connecting", source })
     }
 
-    /// Id of the server process, and its server's start time: several servers behind one address
-    /// may have equal process ids.
+    /// Process id and server's start time, because servers behind one address may share process
+    /// ids.
     async fn process(&self) -> Result<(String, String), ControlError> {
         const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
                            extract(epoch FROM pg_catalog.pg_postmaster_start_time())";
@@ -90,14 +86,13 @@ impl Client {
     }
 
     /// Resolves when the session ends. A `fast` stop of the server ends this session at once, but
-    /// waits for the stream's reader, which must then disconnect. An operator may also have ended
-    /// the session with this SQLSTATE (57P01); the next connection shows which it was.
+    /// waits for the stream's reader, which must then disconnect. An operator's termination also
+    /// has SQLSTATE 57P01; the next connection shows the difference.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut end = self.end.clone();
         async move { while end.changed().await.is_ok() {} }
     }
 
-    /// True once the session has ended.
     pub fn is_closed(&self) -> bool {
         self.sql.is_closed()
     }
@@ -118,8 +113,7 @@ impl Client {
     }
 }
 
-/// Connects to the first acceptable server and logs in. Requires a tokio runtime, which then serves
-/// the session.
+/// Connects to the first acceptable server. Requires a tokio runtime, which serves the session.
 pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
     let failed = |source| ControlError::Connection { doing: "connecting", source };
     let info = &renewed(info).await.map_err(failed)?;
@@ -136,7 +130,7 @@ pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
     result.map_err(failed)
 }
 
-/// Reads the current secrets; runs elsewhere, because files and commands block.
+/// Reads the current secrets on another thread, because files and commands block.
 async fn renewed(info: &ConnectInfo) -> Result<ConnectInfo, WalError> {
     if !info.secret_can_change() {
         return Ok(info.clone());

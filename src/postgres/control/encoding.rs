@@ -1,10 +1,8 @@
-//! Selects the encoding in which to request a database's changes. A server that converts its stream
-//! to UTF8 fails for good at the first character that UTF8 lacks.
+//! Selects the encoding in which to request a database's changes.
 //!
-//! Input: a [`Client`] and the database's encoding. Output: a [`StreamEncoding`]; for a single-byte
-//! encoding with its character table, read from this server, because conversions can be replaced
-//! and differ between versions. Invariant: nothing is left on the server; for UTF8 and SQL_ASCII no
-//! query runs.
+//! Output: a [`StreamEncoding`]; for a single-byte encoding with its character table, read from
+//! this server, because conversions can be replaced and differ between versions. Invariant: nothing
+//! is left on the server; for UTF8 and SQL_ASCII no query runs.
 
 use tokio_postgres::SimpleQueryMessage;
 
@@ -15,7 +13,7 @@ use crate::wal::{StreamEncoding, WalError};
 
 const DOING: &str = "asking for the characters of the database's encoding";
 
-/// SQLSTATEs of text without an equivalent in UTF8.
+/// Text without an equivalent in UTF8.
 pub(super) const UNTRANSLATABLE: [&str; 2] = ["22P05", "22021"];
 
 const HIGH_BYTES: std::ops::RangeInclusive<u8> = 0x80..=0xFF;
@@ -25,9 +23,8 @@ const CHARACTER: &str = "pg_catalog.encode(pg_catalog.convert( \
     pg_catalog.set_byte(pg_catalog.decode('00', 'hex'), 0, byte), \
     pg_catalog.current_setting('server_encoding')::name, 'UTF8'), 'hex')";
 
-/// The encoding for the stream. A server's conversion fails at a character that UTF8 lacks, in
-/// every session. A single-byte encoding is therefore requested unconverted. The server converts
-/// other encodings, and encodings in which one byte is several characters.
+/// A server's conversion to UTF8 fails in every session at a character that UTF8 lacks, so a
+/// single-byte encoding is requested unconverted. The server converts all others.
 pub async fn stream_encoding(
     client: &Client,
     encoding: &str,
@@ -62,8 +59,8 @@ pub async fn stream_encoding(
     Ok(StreamEncoding::own(encoding, characters))
 }
 
-/// All characters, by a block that catches failures and keeps them out of the server's log; `None`
-/// if the role may not run it.
+/// All characters, by a block that keeps failures out of the server's log; `None` if the role may
+/// not run it.
 async fn at_once(client: &Client) -> Result<Option<Vec<Option<String>>>, ControlError> {
     const NAME: &str = "postrider.characters";
     let (first, last) = (HIGH_BYTES.start(), HIGH_BYTES.end());
@@ -97,7 +94,6 @@ async fn at_once(client: &Client) -> Result<Option<Vec<Option<String>>>, Control
     Ok(found.and_then(all))
 }
 
-/// All characters, with one statement each.
 async fn one_by_one(client: &Client) -> Result<Vec<Option<String>>, ControlError> {
     let sql = format!("SELECT {CHARACTER} FROM (SELECT $1::int AS byte) AS asked");
     let statement = client.run(DOING, client.sql().prepare(&sql)).await?;

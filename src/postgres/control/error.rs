@@ -1,8 +1,7 @@
 //! Errors of checks and set-up over SQL: why the relay may not start or continue.
 //!
-//! Output: [`ControlError`], with a message that names the object, a hint with the command or SQL
-//! that fixes it, and a class that decides the exit code. Errors of the connection itself are
-//! [`WalError`], as on the replication connection, so that one mistake has one message.
+//! Output: [`ControlError`] with an object, a hint that fixes it, and a class that decides the exit
+//! code. Errors of the connection itself are [`WalError`], so that one mistake has one message.
 
 use super::hint_text::{
     INSERT_AGAIN, ONLY_INSERTS, OTHER_PUBLICATION, RESEND, UNSUITABLE, after_vanishing,
@@ -15,147 +14,72 @@ use crate::wal::{Class, STANDBY_REACHED, WalError, raise_limit};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
 
-/// A failed check or statement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// Connecting, logging in, or a statement failed.
     #[error("{doing}: {source}")]
-    Connection {
-        /// The action.
-        doing: &'static str,
-        /// The cause.
-        source: WalError,
-    },
-    /// The server cannot send logical messages.
+    Connection { doing: &'static str, source: WalError },
     #[error("messages.prefixes is set, and PostgreSQL {version} does not send logical messages")]
-    MessagesUnknown {
-        /// The major version.
-        version: i32,
-    },
-    /// `wal_level` is too low.
+    MessagesUnknown { version: i32 },
     #[error("wal_level is `{current}`, logical decoding needs `logical`")]
-    WalLevel {
-        /// The setting.
-        current: String,
-    },
-    /// The role may not replicate.
+    WalLevel { current: String },
     #[error("role `{role}` may not replicate")]
-    RoleMayNotReplicate {
-        /// The role.
-        role: String,
-    },
-    /// The outbox table does not exist in this database.
+    RoleMayNotReplicate { role: String },
     #[error("table {table} does not exist in database `{database}`")]
-    TableMissing {
-        /// The table.
-        table: TableName,
-        /// The connected database.
-        database: String,
-    },
-    /// The relation cannot be published.
+    TableMissing { table: TableName, database: String },
     #[error("{table} is {kind}, which cannot be an outbox")]
-    TableUnsuitable {
-        /// The table.
-        table: TableName,
-        /// The kind of relation, for example `a view`.
-        kind: &'static str,
-    },
-    /// The role cannot read the table, which only a dry run does.
+    TableUnsuitable { table: TableName, kind: &'static str },
+    /// The role cannot read the table; only a dry run does.
     #[error("role `{role}` may not read table {table}")]
-    TableForbidden {
-        /// The table.
-        table: TableName,
-        /// The role.
-        role: String,
-    },
-    /// Required columns do not exist.
+    TableForbidden { table: TableName, role: String },
     #[error("table {table} has no column {} (it has {})", .missing.join(", "), listed(.present))]
-    ColumnsMissing {
-        /// The table.
-        table: TableName,
-        /// The missing columns.
-        missing: Vec<String>,
-        /// All columns of the table.
-        present: Vec<String>,
-    },
-    /// The publication does not exist.
+    ColumnsMissing { table: TableName, missing: Vec<String>, present: Vec<String> },
     #[error("publication `{publication}` does not exist{}", if *.slot_exists { format!(", but slot `{slot}` does") } else { String::new() })]
     PublicationMissing {
-        /// The publication.
         publication: String,
-        /// Its required tables.
         tables: Vec<TableName>,
-        /// The slot's name. An existing slot could not use a new publication.
+        /// Name of the slot. An existing slot could not use a new publication.
         slot: String,
-        /// True if the slot exists.
         slot_exists: bool,
-        /// Publications of this database.
         others: Vec<String>,
     },
-    /// The publication does not publish inserts.
     #[error("publication `{publication}` does not publish inserts")]
-    PublicationWithoutInserts {
-        /// The publication.
-        publication: String,
-    },
-    /// The publication does not contain the table.
+    PublicationWithoutInserts { publication: String },
     #[error("publication `{publication}` does not contain table {table}")]
     PublicationLacksTable {
-        /// The publication.
         publication: String,
-        /// The table.
         table: TableName,
         /// True if the partitions are published under their own names.
         partitioned: bool,
     },
-    /// The publication filters rows, which would be lost silently.
     #[error("publication `{publication}` filters the rows of table {table}")]
-    PublicationFiltersRows {
-        /// The publication.
-        publication: String,
-        /// The table.
-        table: TableName,
-    },
-    /// The publication omits required columns.
+    PublicationFiltersRows { publication: String, table: TableName },
     #[error("publication `{publication}` hides column {} of table {table}", .columns.join(", "))]
-    PublicationHidesColumns {
-        /// The publication.
-        publication: String,
-        /// The table.
-        table: TableName,
-        /// The omitted columns.
-        columns: Vec<String>,
-    },
+    PublicationHidesColumns { publication: String, table: TableName, columns: Vec<String> },
     /// A slot that delivers some tables would be used for other tables only.
     #[error(
         "replication slot `{slot}` delivers {others} by publication `{publication}`, and \
          source.tables names only {tables}"
     )]
     TablesLeftOut {
-        /// The slot.
         slot: String,
-        /// The publication.
         publication: String,
         /// Published tables that source.tables does not name.
         others: String,
         /// Tables of source.tables that are not published.
         tables: String,
     },
-    /// The slot does not exist, and its creation was not requested.
     #[error("replication slot `{slot}` does not exist")]
     SlotMissing {
-        /// The slot.
         slot: String,
         /// Slots of this database that a relay could read.
         others: Vec<String>,
     },
-    /// A new slot, or adding a table to the publication, would omit existing rows.
+    /// Existing rows that a new slot or a newly published table would omit.
     #[error(
         "table {table} has {rows}, which a new slot does not deliver: it delivers what is \
          committed from now on"
     )]
     RowsBefore {
-        /// The table.
         table: TableName,
         /// Number of rows, in the words of [`RowsBefore`](super::RowsBefore).
         rows: String,
@@ -163,103 +87,65 @@ pub enum ControlError {
     /// A slot that this process has seen no longer exists, and its position is lost.
     #[error("replication slot `{slot}` no longer exists: this relay has used it")]
     SlotVanished {
-        /// The slot.
         slot: String,
         /// End of the rows that this process delivered, if any.
         delivered: Option<Lsn>,
     },
-    /// The server belongs to another cluster than before.
     #[error("the server is of another cluster: its system identifier is {now}, it was {before}")]
-    OtherCluster {
-        /// Identifier in the first session.
-        before: String,
-        /// Identifier now.
-        now: String,
-    },
-    /// The publication was dropped and recreated.
+    OtherCluster { before: String, now: String },
     #[error("publication `{publication}` is not the one this relay started with: it was replaced")]
-    PublicationReplaced {
-        /// The publication.
-        publication: String,
-    },
+    PublicationReplaced { publication: String },
     /// The table was removed from the publication and added again.
     #[error("table {table} was taken out of publication `{publication}` and put in again")]
-    MemberReplaced {
-        /// The publication.
-        publication: String,
-        /// The table.
-        table: TableName,
-    },
+    MemberReplaced { publication: String, table: TableName },
     /// The table was dropped or renamed, and another may have its name.
     #[error(
         "table {table} is not the one this relay started with: it was renamed, dropped or replaced"
     )]
-    TableReplaced {
-        /// The table.
-        table: TableName,
-    },
-    /// The slot belongs to another program or database.
+    TableReplaced { table: TableName },
     #[error("replication slot `{slot}` is not ours: {what}")]
     SlotForeign {
-        /// The slot.
         slot: String,
         /// The difference, for example ``its plugin is `wal2json` ``.
         what: String,
-        /// The connected database, for the name of another slot.
         database: String,
     },
-    /// The slot sends prepared transactions before they commit.
     #[error(
         "replication slot `{slot}` was created with two_phase: it sends a transaction at PREPARE \
          TRANSACTION and only a marker at COMMIT PREPARED, and the relay needs its rows at the commit"
     )]
-    SlotTwoPhase {
-        /// The slot.
-        slot: String,
-    },
+    SlotTwoPhase { slot: String },
     /// The WAL that the slot needs is gone.
     #[error("replication slot `{slot}` is lost: {reason}")]
     SlotLost {
-        /// The slot.
         slot: String,
         /// The server's reason; `wal_removed` without one.
         reason: String,
     },
-    /// The slot exists and has no start position yet.
     #[error(
         "replication slot `{slot}` is still being created{}{}",
         .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default(),
         .waits_for.as_ref().map(|what| format!(", which waits for {what}")).unwrap_or_default()
     )]
     SlotUnfinished {
-        /// The slot.
         slot: String,
-        /// The server process that creates it.
         pid: Option<i32>,
-        /// The transaction that its creation waits for, if known.
+        /// The transaction that the creation waits for, if known.
         waits_for: Option<String>,
     },
-    /// Another session streams from the slot.
     #[error("replication slot `{slot}` is in use by process {pid}{}", if .holder.is_empty() { String::new() } else { format!(" ({holder})") })]
     SlotHeld {
-        /// The slot.
         slot: String,
-        /// The server process.
         pid: i32,
-        /// Its application name and client address, if visible.
+        /// Application name and client address, if visible.
         holder: String,
     },
-    /// This relay's stream no longer holds the slot, so the slot's data concerns another reader.
+    /// The slot's data now concerns another reader.
     #[error(
         "replication slot `{slot}` is no longer held by this relay's stream: the server ended it{}",
         if *.is_held { ", and another session has the slot" } else { "" }
     )]
-    SlotTaken {
-        /// The slot.
-        slot: String,
-        /// True if another stream holds it.
-        is_held: bool,
-    },
+    SlotTaken { slot: String, is_held: bool },
     /// Checks and rows would come from different servers.
     #[error("the replication stream and the SQL session beside it reached different servers")]
     OtherServer,
@@ -269,7 +155,6 @@ pub enum ControlError {
     /// A list of hosts led to a standby, but the slot is on the primary.
     #[error("the server that was reached is a standby, and {what} replication slot `{slot}`")]
     StandbyReached {
-        /// The slot.
         slot: String,
         /// `does not have`, `only has a copy of` or `cannot stream from`.
         what: &'static str,
@@ -277,37 +162,24 @@ pub enum ControlError {
     /// Rows of a part of the table are published under another name, or not at all.
     #[error("{part} is {kind} of table {table}, and rows in it are not delivered")]
     PartUnsuitable {
-        /// The table.
         table: TableName,
-        /// The part.
         part: TableName,
-        /// The kind of part, for example `an unlogged partition`.
+        /// For example `an unlogged partition`.
         kind: &'static str,
     },
-    /// Creating the slot waits for open transactions.
     #[error("replication slot `{slot}` cannot be created while a write transaction is open: {}", .blockers.join("; "))]
     SlotBlocked {
-        /// The slot.
         slot: String,
         /// The blocking transactions, oldest first.
         blockers: Vec<String>,
         /// A server process to end, if there is one.
         pid: Option<i32>,
     },
-    /// The server has no free slots.
     #[error("the server has no free replication slot for `{slot}`")]
-    NoFreeSlot {
-        /// The slot.
-        slot: String,
-        /// `max_replication_slots`.
-        limit: i64,
-    },
-    /// The role may not create the missing object.
+    NoFreeSlot { slot: String, limit: i64 },
     #[error("the role may not create {object}")]
     CreationForbidden {
-        /// The object, for example ``publication `postrider` ``.
         object: String,
-        /// The missing right.
         needs: String,
         /// The statement or command that another role must run.
         sql: String,
@@ -325,7 +197,7 @@ const RENAMED: &str = "if it was renamed and published throughout, set source.ta
                        name and start again: no row is lost; if it was dropped or replaced, run \
                        `postrider setup`";
 
-/// Beyond the change itself, and before the next start.
+/// Steps besides reverting the change, and before the next start.
 const REPLACED: &str = "stop the relay a minute later and run `postrider repair --execute`, which re-sends the rows committed \
     since the change that are still in the outbox: Postgres does not send those that were not published; where progress \
     is kept, the next start requires `postrider adopt --execute`";
@@ -336,7 +208,6 @@ impl ControlError {
             if codes.contains(&server.code.as_str()))
     }
 
-    /// Whether it is about the replication slot.
     pub fn is_of_slot(&self) -> bool {
         matches!(
             self,
@@ -353,7 +224,6 @@ impl ControlError {
         )
     }
 
-    /// The class for the relay.
     pub fn class(&self) -> Class {
         match self {
             Self::Connection { source, .. } => source.class(),
@@ -384,12 +254,10 @@ impl ControlError {
         matches!(self, Self::Connection { source, .. } if source.says_shutdown())
     }
 
-    /// The process's exit code.
     pub fn exit_code(&self) -> u8 {
         self.class().exit_code()
     }
 
-    /// The command that fixes it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Connection { source, .. } => return source.hint(),
@@ -458,7 +326,7 @@ impl ControlError {
     }
 
     /// Hints about publication and slot. The slot never sends what the publication omitted at the
-    /// commit, whatever it contains later.
+    /// commit, whatever the publication contains later.
     fn object_hint(&self) -> Option<String> {
         Some(match self {
             Self::PublicationMissing { publication, tables, slot_exists, others, .. } => {

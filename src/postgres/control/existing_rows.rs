@@ -1,6 +1,4 @@
-//! Counts the rows that a table had before the slot was created, which the stream will not contain.
-//!
-//! Input: tables. Output: the tables with rows, and the counts. Invariant: a table that cannot be
+//! Counts the rows that a table had before the slot was created. Invariant: a table that cannot be
 //! read completely counts as non-empty, unless it has no pages.
 
 use std::fmt;
@@ -16,21 +14,17 @@ const DOING: &str = "counting rows";
 /// Above this the exact number does not matter, and counting takes time.
 const COUNTED_MAX: i64 = 1_000_000;
 
-/// Number of rows in a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowsBefore {
-    /// Exact number.
     Counted(i64),
-    /// More than 1,000,000, the counting limit.
+    /// More than the counting limit.
     Many,
     /// The role may not read the table, which has pages.
     Unknown {
-        /// The role.
         role: String,
     },
     /// Row-level security restricts the role, and the table has pages.
     Hidden {
-        /// The role.
         role: String,
     },
 }

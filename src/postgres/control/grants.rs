@@ -1,7 +1,5 @@
-//! Finds all rights that the role lacks to create missing objects.
-//!
-//! Input: a [`Client`], and the missing objects. Output: [`LackingRights`], and the statements that
-//! grant them. Invariant: a right that the role has, or that no missing object needs, is not named.
+//! Finds all rights that the role lacks to create missing objects, and the statements that grant
+//! them.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -10,7 +8,6 @@ use crate::wal::quote::identifier;
 
 const DOING: &str = "reading the role's rights";
 
-/// Rights that the role lacks to create missing objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LackingRights {
     /// Schemas of missing tables in which the role may not create.
@@ -19,7 +16,7 @@ pub struct LackingRights {
     pub publication: bool,
 }
 
-/// Reads the rights. `schemas`: of the missing tables.
+/// `schemas`: of the missing tables.
 pub(super) async fn lacking(
     client: &Client,
     schemas: &[&str],

@@ -1,11 +1,9 @@
 //! Reads the server facts that `postrider doctor` judges beyond an
-//! [`Inspection`](super::Inspection): limits, open transactions, other slots, the slot's retained
-//! WAL, and the outbox's size and age.
+//! [`Inspection`](super::Inspection).
 //!
 //! Input: a [`Client`] and [`Requirements`]. Output: [`HealthFacts`], facts only. Invariant: only
-//! catalogs and statistics are read, no table rows; a value that the role may not see is `None` and
-//! not a good value. Works on PostgreSQL 12 to 18: columns and settings that a version lacks are
-//! read through `to_jsonb` and `pg_settings`.
+//! catalogs and statistics are read; a value that the role may not see is `None`. PostgreSQL 12 to
+//! 18: columns and settings that a version lacks are read through `to_jsonb` and `pg_settings`.
 
 use tokio_postgres::types::ToSql;
 
@@ -18,29 +16,24 @@ const DOING: &str = "looking at the server's health";
 
 const NAMED_MAX: i64 = 5;
 
-/// Facts about the server's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthFacts {
-    /// The server and its limits.
     pub limits: ServerLimits,
     /// Open transactions that have written, oldest first. Each keeps the slot from releasing WAL.
     pub writers: Vec<OpenTransaction>,
-    /// Prepared transactions, the oldest first.
     pub prepared: Vec<OpenTransaction>,
-    /// Other slots without a reader, by retained WAL in descending order.
+    /// Slots without a reader, by retained WAL in descending order.
     pub idle_slots: Vec<IdleSlot>,
-    /// Details of the relay's slot; `None` if it does not exist.
+    /// Details of the relay's slot.
     pub slot: Option<SlotHealth>,
     /// In the order of [`Requirements::tables`]; `None` for a missing or locked table.
     pub tables: Vec<Option<TableHealth>>,
 }
 
-/// The server and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerLimits {
     /// The server's clock, in microseconds since the Unix epoch.
     pub now_us: i64,
-    /// True if this session is encrypted.
     pub is_encrypted: Option<bool>,
     /// `max_replication_slots`, and the number of slots.
     pub slots: (i64, i64),
@@ -56,19 +49,15 @@ pub struct ServerLimits {
     pub standbys: i64,
 }
 
-/// An open transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenTransaction {
-    /// Name for people.
     pub name: String,
-    /// The SQL that ends it.
     pub end_sql: String,
-    /// Its age in seconds; `None` if not visible.
+    /// Age; `None` if not visible.
     pub seconds: Option<i64>,
 }
 
-/// The statement that ends a transaction; for a prepared one also the alternative, with the
-/// effects.
+/// The statement that ends a transaction; for a prepared one both alternatives.
 pub fn how_to_end(end_sql: &str) -> String {
     end_sql.strip_prefix("COMMIT").map_or_else(
         || end_sql.to_owned(),
@@ -76,37 +65,29 @@ pub fn how_to_end(end_sql: &str) -> String {
     )
 }
 
-/// A slot without a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdleSlot {
-    /// Its name.
     pub name: String,
-    /// Type, plugin and database, and since when it has no reader, if the server shows it (17 and
-    /// later).
+    /// Type, plugin and database; from 17 on also since when it has no reader.
     pub kind: String,
-    /// Bytes of WAL that it retains.
     pub retained_bytes: i64,
 }
 
-/// Details of the relay's slot beyond [`SlotFacts`](super::SlotFacts).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotHealth {
-    /// Bytes of WAL that it retains.
     pub retained_bytes: i64,
     /// Bytes of WAL that are not acknowledged.
     pub lag_bytes: i64,
-    /// Bytes that may still be written before the slot is lost; `None` without a limit.
+    /// Bytes until the slot is lost; `None` without a limit.
     pub safe_bytes: Option<i64>,
-    /// True if the server has invalidated it.
     pub is_lost: bool,
     /// Age in transactions of the catalog rows that it retains.
     pub catalog_age: Option<i64>,
 }
 
-/// An outbox table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableHealth {
-    /// True if the role may read its rows, as `backfill`, `replay`, `verify` and `prune` do.
+    /// True if the role may read rows, as `backfill`, `replay`, `verify` and `prune` do.
     pub may_read: bool,
     /// True if row security hides rows from the role.
     pub hides_rows: bool,
@@ -118,10 +99,9 @@ pub struct TableHealth {
     pub dead: i64,
 }
 
-/// Limits for locks and statements of a read-only check.
 const LOOK_SQL: &str = "SET lock_timeout = '1s'; SET statement_timeout = '5s'";
 
-/// From here on, a statement of this session fails rather than wait for a table lock.
+/// Makes statements of this session fail rather than wait for a table lock.
 pub async fn limit_waits(client: &Client) -> Result<(), ControlError> {
     client.run(DOING, client.sql().batch_execute(LOOK_SQL)).await
 }
@@ -133,7 +113,6 @@ impl ControlError {
     }
 }
 
-/// Reads the facts.
 pub async fn health(client: &Client, wanted: &Requirements) -> Result<HealthFacts, ControlError> {
     let mut tables = Vec::new();
     for name in &wanted.tables {
@@ -291,8 +270,7 @@ async fn table(client: &Client, name: &TableName) -> Result<Option<TableHealth>,
     .transpose()
 }
 
-/// Sessions that hold or await an exclusive lock on a table or its partitions, behind which readers
-/// and writers wait. Takes no lock itself.
+/// Sessions that hold or await an exclusive lock on a table or its partitions, and so block others.
 pub async fn table_locks(
     client: &Client,
     tables: &[TableName],

@@ -1,19 +1,14 @@
-//! Sentences and SQL for the hints of errors, and SQL that set-up shares with them
-//! (`create_publication`).
-//!
-//! Input: names of slots, publications and tables, or why a slot was lost. Output: text that an
-//! operator can run or follow. Invariant: a command that loses rows says so. No I/O.
+//! Sentences and SQL for the hints of errors and for set-up. Invariant: a command that loses rows
+//! says so. No I/O.
 
 use crate::wal::REPAIR_UNREADABLE;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
 
-/// The remedy for rows that no slot contains.
 pub(super) const INSERT_AGAIN: &str =
     "insert those again that are still in the table and must be delivered";
 
-/// The requirements for an outbox.
 pub(super) const UNSUITABLE: &str = "set source.tables to an ordinary or partitioned table that is not \
     unlogged; rows that were written to an unlogged one are not in the log: re-send them";
 
@@ -47,7 +42,6 @@ pub fn slot_of_database(slot: &str, database: &str) -> String {
     format!("{slot}_{end}").chars().take(NAME_MAX).collect()
 }
 
-/// The remedy for a slot whose publication was renamed or dropped, with its cost.
 pub(super) fn without_publication(publication: &str, tables: &[TableName]) -> String {
     format!(
         "do not drop the slot\n\
@@ -60,7 +54,6 @@ pub(super) fn without_publication(publication: &str, tables: &[TableName]) -> St
     )
 }
 
-/// How to complete a slot's creation; `named`: the transaction that blocks it is known.
 pub(super) const fn unfinished(named: bool) -> &'static str {
     if named {
         "wait until that transaction ends, or end it; then the slot is complete"
@@ -69,8 +62,7 @@ pub(super) const fn unfinished(named: bool) -> &'static str {
     }
 }
 
-/// How to replace an invalidated slot, and how to prevent it
-/// (`pg_replication_slots.invalidation_reason`).
+/// How to replace and prevent an invalidated slot (`pg_replication_slots.invalidation_reason`).
 pub(super) fn lost(slot: &str, reason: &str) -> String {
     let prevention = match reason {
         "wal_removed" => "raise max_slot_wal_keep_size",
@@ -94,7 +86,6 @@ pub(super) fn lost(slot: &str, reason: &str) -> String {
 /// The kind of a partition that can be fixed in place.
 pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
 
-/// Only inserts are messages.
 pub(super) const ONLY_INSERTS: &str = "publish = 'insert'";
 
 /// Publishes partitions under their table's name; no effect on other tables.
@@ -104,8 +95,7 @@ pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
 pub(super) const RESEND: &str =
     " -- and re-send the rows committed meanwhile: Postgres does not send them";
 
-/// Publishes a table without row filter and column list. SET TABLE would remove every other table
-/// from the publication.
+/// Publishes a table without row filter and column list. SET TABLE would remove all other tables.
 pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
     let (name, table) = (identifier(publication), qualified(table));
     format!(
@@ -115,8 +105,7 @@ pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
     )
 }
 
-/// Publishes partitions under their table's name. A running session still recognises partitions by
-/// OID.
+/// A running session still recognises partitions by OID.
 pub(super) fn publish_under_root(publication: &str) -> String {
     format!(
         "ALTER PUBLICATION {} SET ({VIA_ROOT}); -- and re-send the rows of partitions that were made while it \
@@ -151,7 +140,6 @@ pub(super) fn after_vanishing(delivered: Option<Lsn>) -> String {
     )
 }
 
-/// The remedy for a part of a table whose rows are not sent; `kind` describes it.
 pub(super) fn of_part(part: &TableName, kind: &str) -> String {
     if kind == UNLOGGED_PART {
         let part = qualified(part);
@@ -164,7 +152,6 @@ pub(super) fn of_part(part: &TableName, kind: &str) -> String {
         .to_owned()
 }
 
-/// The remedy if source.tables omits tables that the slot delivers.
 pub(super) fn named_besides(publication: &str, others: &str) -> String {
     let publication = identifier(publication);
     format!(

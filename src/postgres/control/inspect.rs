@@ -2,9 +2,8 @@
 //! rights.
 //!
 //! Input: a [`Client`] and the configured names ([`Requirements`]). Output: an [`Inspection`] of
-//! facts only; `requirements_check` decides, so that it can be tested without a server. Works on
-//! PostgreSQL 12 to 18: columns that a version lacks are read through `to_jsonb`. `get`, `letter`,
-//! `known` and `position` read one column of a result, for other files too.
+//! facts; `requirements_check` decides without a server. PostgreSQL 12 to 18: columns that a
+//! version lacks are read through `to_jsonb`.
 
 use std::time::Duration;
 
@@ -23,14 +22,10 @@ const DOING: &str = "inspecting the database";
 /// First server version that can publish all tables of a schema.
 const SCHEMAS_SINCE: i32 = 150_000;
 
-/// Objects that the relay requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
-    /// The slot.
     pub slot: String,
-    /// The publication.
     pub publication: String,
-    /// The outbox tables.
     pub tables: Vec<TableName>,
     /// The columns that are read; required ones must exist in each table.
     pub columns: Vec<Wanted>,
@@ -38,16 +33,13 @@ pub struct Requirements {
     pub messages: bool,
     /// True if missing publications and slots are created.
     pub create: bool,
-    /// Type of a new slot.
     pub new_slot: NewSlot,
 }
 
-/// Type of a new slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewSlot {
-    /// A slot of this server.
     Plain,
-    /// A slot that follows a failover, if the server supports that.
+    /// Follows a failover, if the server supports that.
     Failover,
     /// A standby's own slot, from which the relay streams.
     OfStandby,
@@ -56,7 +48,6 @@ pub enum NewSlot {
 /// First server version that decodes its log in recovery.
 pub(super) const STANDBY_STREAMS_SINCE: i32 = 160_000;
 
-/// First server version with failover slots.
 pub const FAILOVER_SLOTS_SINCE: i32 = 170_000;
 
 impl Requirements {
@@ -66,16 +57,12 @@ impl Requirements {
     }
 }
 
-/// A snapshot of the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
-    /// The server.
     pub server: ServerFacts,
     /// In the order of [`Requirements::tables`]; `None` if the relation does not exist.
     pub tables: Vec<Option<TableFacts>>,
-    /// `None` if the publication does not exist.
     pub publication: Option<PublicationFacts>,
-    /// `None` if the slot does not exist.
     pub slot: Option<SlotFacts>,
     /// Alternatives to missing names, which may be mistyped.
     pub others: Others,
@@ -83,17 +70,13 @@ pub struct Inspection {
     pub lacking: LackingRights,
 }
 
-/// Names that may have been meant instead of missing ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Others {
-    /// The database's publications, if the configured one is missing.
     pub publications: Vec<String>,
-    /// The database's pgoutput slots, if the configured one is missing.
     pub slots: Vec<String>,
 }
 
 impl Inspection {
-    /// All NOT NULL columns.
     pub fn not_null(&self, wanted: &Requirements) -> Vec<(TableName, String)> {
         let tables = wanted.tables.iter().zip(&self.tables);
         let columns = tables.flat_map(|(name, facts)| {
@@ -103,9 +86,8 @@ impl Inspection {
         columns.collect()
     }
 
-    /// OIDs of the tables' rows. A partition's own OID counts if `publish_via_partition_root` was
-    /// off when they were written. The tables' own OIDs come last, because one table may be
-    /// another's partition.
+    /// OIDs under which rows arrive: a partition's own if `publish_via_partition_root` was off. The
+    /// tables' OIDs come last, because one table may be another's partition.
     pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
         let tables = || wanted.tables.iter().zip(&self.tables);
         let partitions = tables().flat_map(|(name, facts)| {
@@ -117,117 +99,89 @@ impl Inspection {
     }
 }
 
-/// Server, database and role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// Version number, for example 150018 for 15.18.
+    /// For example 150018 for 15.18.
     pub version_num: i32,
     /// The database's encoding, for example `UTF8` or `SQL_ASCII`.
     pub encoding: String,
-    /// `wal_level`.
     pub wal_level: String,
     /// Silence after which the server ends a stream; zero is never.
     pub wal_sender_timeout: Duration,
-    /// True for a standby.
     pub in_recovery: bool,
-    /// The connected database.
     pub database: String,
-    /// The session's role.
     pub role: String,
-    /// True if the role may replicate.
     pub may_replicate: bool,
-    /// The cluster's identifier and its last checkpoint's timeline, if visible. IDENTIFY_SYSTEM on
-    /// the replication connection is authoritative.
+    /// System identifier and the last checkpoint's timeline, if visible. IDENTIFY_SYSTEM on the
+    /// replication connection is authoritative.
     pub system: Option<(String, u32)>,
 }
 
 impl ServerFacts {
-    /// True if the encoding of its text is not known.
     pub fn is_sql_ascii(&self) -> bool {
         self.encoding == "SQL_ASCII"
     }
 }
 
-/// One outbox table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFacts {
-    /// Its OID, which changes if it is recreated.
     pub oid: u32,
-    /// `pg_class.relkind`.
     pub kind: char,
-    /// `pg_class.relpersistence`.
     pub persistence: char,
-    /// Its columns, in order.
     pub columns: Vec<String>,
-    /// Its NOT NULL columns.
     pub not_null: Vec<String>,
-    /// Its generated columns. The stream contains them only from 18 on, and only if published.
+    /// Generated columns. The stream contains them only from 18 on, and only if published.
     pub generated: Vec<String>,
-    /// Its partitions and inheritance children, recursively.
+    /// Partitions and inheritance children, recursively.
     pub parts: Vec<PartFacts>,
-    /// How it is published; `None` if it is not.
+    /// `None` if the table is not published.
     pub published: Option<Published>,
 }
 
 impl TableFacts {
-    /// True if it is partitioned.
     pub fn is_partitioned(&self) -> bool {
         self.kind == 'p'
     }
 }
 
-/// A partition or an inheritance child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartFacts {
-    /// Its OID.
     pub oid: u32,
-    /// Its name.
     pub name: TableName,
     /// True for a partition, whose rows are published under the table's name.
     pub is_partition: bool,
-    /// `pg_class.relkind`.
     pub kind: char,
-    /// `pg_class.relpersistence`.
     pub persistence: char,
 }
 
-/// How a table is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
-    /// True if rows are filtered.
     pub filters_rows: bool,
     /// The published columns; empty if the server does not show them (before 15: all). Before 18
     /// they include generated ones, which are not sent.
     pub columns: Vec<String>,
-    /// OID of its entry in the publication, or of its schema's entry, which changes if it is
-    /// removed and added again; `None` in a publication of all tables.
+    /// OID of the entry of table or schema in the publication. Removing and adding it changes the
+    /// OID. `None` in a publication of all tables.
     pub member: Option<u32>,
-    /// For a table published with its schema: the transaction that put it there (`xmin` of the
-    /// dependency, which `SET SCHEMA` rewrites).
+    /// Transaction that put a table into its published schema (`xmin` of the dependency, which `SET
+    /// SCHEMA` rewrites).
     pub place: Option<u32>,
 }
 
-/// The publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicationFacts {
-    /// Its OID, which changes if it is recreated.
     pub oid: u32,
-    /// The transaction that last wrote its row (`xmin`): it changes with the publication's options,
-    /// name and owner.
+    /// Transaction that last wrote the publication's row (`xmin`): changes with options, name and
+    /// owner.
     pub xid: u32,
-    /// True if it publishes INSERT.
     pub inserts: bool,
     /// True if it publishes UPDATE, DELETE or TRUNCATE, which the relay only counts.
     pub other_changes: bool,
-    /// True if it publishes partitions under the partitioned table's name.
     pub via_partition_root: bool,
-    /// Number of its tables that are not in [`Requirements::tables`].
     pub others: i64,
-    /// The first few of them.
     pub first_others: Vec<TableName>,
 }
 
-/// Takes the snapshot.
 pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
     let server = server(client).await?;
     // Reads the slot before the publication, because another relay creates them in the other order.
@@ -353,8 +307,8 @@ async fn publication(
 /// Attempts until a table was equal before and after.
 const LOOKS_MAX: usize = 5;
 
-/// A publication's columns of a table come from the server's caches as well as from the snapshot.
-/// No single statement sees both at one moment, so a look during DDL is repeated.
+/// A publication's columns come partly from the server's caches. No single statement sees both at
+/// one moment, so a look during DDL is repeated.
 async fn table(
     client: &Client,
     table: &TableName,
@@ -414,7 +368,6 @@ async fn relation(client: &Client, table: &TableName) -> Result<Option<Relation>
     Ok(Some(Relation { facts, writers: get(&row, 5)? }))
 }
 
-/// By name, and whether the server can publish schemas.
 async fn published(
     client: &Client,
     table: &TableName,
@@ -493,8 +446,7 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| ControlError::Connection { doing: DOING, source: sql_error(&error) })
 }
 
-/// A required position: the end of a log with content, or the confirmed position of a complete
-/// logical slot. If the server has none yet, the caller asks again.
+/// A required position. If the server has none yet, the caller asks again.
 pub(super) fn known(row: &Row, column: usize) -> Result<Lsn, ControlError> {
     position(row, column)?.ok_or(ControlError::Connection {
         doing: DOING,

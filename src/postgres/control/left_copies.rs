@@ -1,12 +1,10 @@
 //! Finds temporary copies of a slot that a relay made to read a backlog in windows, and left
 //! behind.
 //!
-//! A copy ends with its connection. The server does not end a connection over a Unix socket whose
+//! A copy ends with its connection, but the server does not end a Unix socket connection whose
 //! client has stopped reading. The copy then keeps WAL, and holds VACUUM back. Its name contains
-//! the ids of two server processes: its own, and the stream's that holds the slot.
-//!
-//! Input: a [`Client`]. Output: the copies in its database whose stream is gone. Invariant: a copy
-//! whose stream is alive is never named or ended, whichever relay made it.
+//! the process ids of copy and stream. Invariant: a copy whose stream is alive is never named or
+//! ended.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -15,19 +13,14 @@ use crate::wal::COPY_PREFIX as PREFIX;
 
 const DOING: &str = "looking for copies of slots";
 
-/// A copy whose stream is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftCopy {
-    /// Name of the temporary slot.
     pub name: String,
-    /// The server process that holds it.
     pub pid: i32,
-    /// Bytes of WAL that it retains.
     pub retained_bytes: i64,
 }
 
-/// Query for abandoned copies with name, process and bytes. If the stream's process id was reused
-/// by another stream, its copy seems alive.
+/// Query for abandoned copies. If another stream reuses the process id, a copy seems alive.
 fn left() -> String {
     format!(
         "SELECT s.slot_name::text AS name, s.active_pid AS pid, \
@@ -42,13 +35,11 @@ fn left() -> String {
     )
 }
 
-/// The abandoned copies.
 pub async fn left_copies(client: &Client) -> Result<Vec<LeftCopy>, ControlError> {
     copies(client, &format!("{} ORDER BY 1", left())).await
 }
 
-/// Ends the server processes of abandoned copies, if the role may: relays of one database share it.
-/// Returns the ended copies.
+/// Ends the processes of abandoned copies, if the role may. Returns the ended copies.
 pub async fn end_left_copies(client: &Client) -> Result<Vec<LeftCopy>, ControlError> {
     let sql = format!(
         "WITH own AS MATERIALIZED (SELECT copy.name, copy.pid, copy.bytes FROM ({}) AS copy \

@@ -1,4 +1,4 @@
-//! Reads the end of the server's log: the position up to which a primary has flushed it, or a standby has replayed it.
+//! Reads the end of the server's log.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -8,17 +8,14 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "asking for the end of the log";
 
-/// End of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEnd {
     /// Flushed position of a primary, or replayed position of a standby.
     pub lsn: Lsn,
-    /// A primary's timeline. `None` on a standby, which reports its timeline only to a replication
-    /// connection.
+    /// `None` on a standby, which reports its timeline only to a replication connection.
     pub timeline: Option<u32>,
 }
 
-/// The current end of the log.
 pub async fn log_end(client: &Client) -> Result<LogEnd, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \

@@ -1,10 +1,7 @@
 //! SQL on the source database, beside the replication stream: checks, set-up, monitoring.
 //!
-//! Input: a [`ConnectInfo`](crate::libpq::ConnectInfo) and the configured names. Output: a checked
-//! database ([`preflight`]) or a typed error with a hint, the SQL of `postrider setup`
-//! ([`SetupPlan`]), samples of the slot ([`sample`]), the stream's encoding, a table's newest rows,
-//! the removal of old ones ([`prune`]), settings for pools ([`SqlAddress`]), and a future that ends
-//! when the server shuts down ([`Client::ended`]). Runs on tokio, not on the relay's own thread.
+//! Output: a checked database ([`preflight`]), the SQL of `postrider setup` ([`SetupPlan`]),
+//! samples of the slot ([`sample`]), and others. Runs on tokio, not on the relay's own thread.
 //! Nothing here moves the slot; only the stream acknowledges.
 
 mod address;

@@ -1,7 +1,6 @@
 //! Reads a table's newest rows as the stream would have sent them, for `postrider route --table`.
 //!
-//! Input: a [`Client`] and a table. Output: its columns and rows. Invariant: nothing is written,
-//! and only SELECT's lock is taken.
+//! Invariant: nothing is written, and only SELECT's lock is taken.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
@@ -23,7 +22,7 @@ const DOING: &str = "reading rows";
 pub struct NewestRows {
     /// In the table's order, without generated columns, which are not sent.
     pub columns: Vec<RowColumn>,
-    /// Values in the order of the columns; `None` is NULL.
+    /// In the order of the columns; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
     /// Number of omitted rows with a character that UTF8 lacks.
     pub untranslatable: usize,
@@ -40,11 +39,11 @@ const TABLE: &str = "\
 
 /// Pages of the table's end to read first: 8 MiB with the usual page size.
 const TAIL_PAGES: i64 = 1_024;
-/// Growth of that range while it contains too few rows. The factor keeps rereading cheap.
+/// Growth of that range while it contains too few rows.
 const TAIL_GROWTH: i64 = 16;
 
-/// Up to `limit` rows. The last rows of the table count as the newest, which is true for an
-/// append-only table. From version 14 on, only the end of a large table is read.
+/// Up to `limit` rows. The last rows of the table count as the newest. From version 14 on, only the
+/// end of a large table is read.
 pub async fn newest_rows(
     client: &Client,
     table: &TableName,
@@ -69,8 +68,7 @@ pub async fn newest_rows(
     Ok(NewestRows { columns, rows, untranslatable })
 }
 
-/// Pages of a table; 0 for a partitioned one, and before 14, where a range of pages is not faster
-/// to read.
+/// Pages of a table; 0 if partitioned, and before 14, where a range of pages is not faster to read.
 async fn pages(client: &Client, table: &TableName) -> Result<i64, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN current_setting('server_version_num')::int >= 140000 AND c.relkind = 'r' \
@@ -80,12 +78,11 @@ async fn pages(client: &Client, table: &TableName) -> Result<i64, ControlError> 
         WHERE n.nspname = $1::text AND c.relname = $2::text";
     let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
     let row = client.run(DOING, client.sql().query_opt(SQL, &names)).await?;
-    // `NULL` or no row: the table was just dropped, which the next statement reports better.
+    // The table was just dropped, which the next statement reports better.
     row.map_or(Ok(0), |row| get::<Option<i64>>(&row, 0).map(Option::unwrap_or_default))
 }
 
-/// Rows from the last one backwards, and the number of omitted rows with a character that UTF8
-/// lacks.
+/// Rows from the last one backwards, and the number of untranslatable ones.
 async fn last(
     client: &Client,
     table: &TableName,
@@ -114,7 +111,6 @@ async fn last(
             format!("SELECT {list} FROM {name} WHERE tableoid = '{part}' AND ctid = '{ctid}'");
         match texts(client, &one).await {
             Err(error) if error.is_of(&UNTRANSLATABLE) => untranslatable += 1,
-            // No row, if it was deleted since.
             found => rows.extend(found?),
         }
     }

@@ -1,8 +1,5 @@
 //! SQL that creates a missing outbox table: the migration's, under another name, or partitioned by
-//! day.
-//!
-//! Input: the table's name, and whether it is partitioned. Output: repeatable SQL without effect on
-//! an existing table. Pure.
+//! day. An existing table is not changed.
 
 use super::hint_text::qualified;
 use crate::wal::quote::{identifier, literal};
@@ -25,18 +22,15 @@ const PARTITIONED: [(&str, &str); 2] = [
 /// Days after today for which a new table has partitions.
 pub const DAYS_AHEAD: u32 = 7;
 
-/// Partitioning of a new outbox table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutboxPartitions {
-    /// Not partitioned.
     #[default]
     None,
-    /// By days (UTC) of `created_at`: today's, the next [`DAYS_AHEAD`] days', and a default
-    /// partition.
+    /// By days (UTC) of `created_at`: today, the next [`DAYS_AHEAD`] days, and a default partition.
     Day,
 }
 
-/// The statement for one table. An existing table requires no right to create one.
+/// An existing table requires no right to create one.
 pub(super) fn outbox_table(table: &TableName, partitions: OutboxPartitions) -> String {
     let Some((text, _)) = OUTBOX.split_once(PUBLICATION_MARK) else {
         unreachable!("the migration has its mark before the publication");
@@ -67,8 +61,7 @@ fn partitioned(sql: String) -> String {
     format!("{table}\n) PARTITION BY RANGE (created_at);\n")
 }
 
-/// The migrations' index for deleting old rows, on this table or partition. A day's partition is
-/// dropped as a whole, and needs none.
+/// The migrations' index for deleting old rows. A day's partition is dropped as a whole.
 fn index_by_age(table: &TableName, on: &str) -> String {
     let name = identifier(&partition_name(&table.name, "by_age"));
     format!("CREATE INDEX IF NOT EXISTS {name} ON {on} (created_at, id);\n")

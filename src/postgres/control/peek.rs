@@ -1,10 +1,7 @@
 //! Reads a slot's pending messages without consuming them, for `postrider peek`.
 //!
-//! Input: a [`Client`], slot and publication. Output: messages as the stream would send them, from
-//! the first unacknowledged one. Invariant: the slot's confirmed position stays (Postgres may
-//! release the WAL before it). Postgres decodes without a stream
-//! (`pg_logical_slot_peek_binary_changes`), and refuses a slot in use; a temporary copy is then
-//! read.
+//! Invariant: the slot's confirmed position stays (Postgres may release the WAL before it).
+//! `pg_logical_slot_peek_binary_changes` refuses a slot in use; a temporary copy is then read.
 
 use tokio_postgres::types::ToSql;
 
@@ -17,23 +14,17 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "looking into the slot";
 
-/// A message of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeekedMessage {
-    /// Its position.
     pub lsn: Lsn,
     /// In pgoutput's format.
     pub data: Vec<u8>,
 }
 
-/// What to read.
 #[derive(Debug, Clone, Copy)]
 pub struct PeekRequest<'a> {
-    /// The slot.
     pub slot: &'a str,
-    /// Its publication.
     pub publication: &'a str,
-    /// True if logical messages are read.
     pub messages: bool,
     /// Only transactions that committed before this.
     pub before: Option<Lsn>,
@@ -41,8 +32,7 @@ pub struct PeekRequest<'a> {
     pub limit: u32,
 }
 
-/// Copies a slot that is in use. The copy is temporary and ends with this session. Returns its
-/// name.
+/// Copies a slot that is in use, until this session ends. Returns the copy's name.
 pub async fn copy_to_peek(client: &Client, slot: &str) -> Result<String, ControlError> {
     const SQL: &str = "\
         SELECT slot_name::text FROM pg_catalog.pg_copy_logical_replication_slot( \
@@ -56,7 +46,6 @@ pub async fn copy_to_peek(client: &Client, slot: &str) -> Result<String, Control
     }
 }
 
-/// Reads the first messages.
 pub async fn peek(
     client: &Client,
     request: PeekRequest<'_>,

@@ -1,11 +1,9 @@
-//! The check before every replication session: required objects exist, and are those that this
-//! process saw before. It creates a missing publication or slot if configured.
+//! The check before every replication session.
 //!
-//! Input: a [`Client`], [`Requirements`], and an earlier session's findings. Output: the
-//! [`Inspection`] of a database that is fit to stream from, or the first reason against it.
-//! Invariant: a publication is created before the slot (or the slot could not decode rows written
-//! in between). Existing objects are not changed, and nothing that this process saw before is
-//! created again. Upholds G1.
+//! Input: a [`Client`], [`Requirements`], an earlier session's findings. Output: the [`Inspection`]
+//! of a fit database, or the first reason against it. Invariant: a publication is created before
+//! the slot, which could otherwise not decode rows written in between. Existing objects are not
+//! changed, and nothing that this process saw before is created again. Upholds G1.
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;
@@ -22,14 +20,12 @@ use postrider_core::lsn::Lsn;
 /// that the server fails first and reports it.
 pub const SLOT_LIMIT_MS: u64 = 10_000;
 
-/// Argument for creating a slot that standbys copy.
 pub(super) const FAILOVER_ARGUMENT: &str = ", failover => true";
 
 const BLOCKERS_MAX: i64 = 5;
 
 /// Inspects, creates missing objects if configured, and judges. `known`: what this process saw
-/// before; a missing or replaced object is then an error. The first pass of a process also logs
-/// warnings.
+/// before. The first pass of a process also logs warnings.
 pub async fn preflight(
     client: &Client,
     wanted: &Requirements,
@@ -42,7 +38,6 @@ pub async fn preflight(
     Ok(inspection)
 }
 
-/// Logs what the operator should fix or know, although the relay can run.
 fn remark(inspection: &Inspection, wanted: &Requirements) {
     for SourceWarning { what, help, .. } in inspection.warnings(wanted) {
         tracing::warn!(help, "{what}");
@@ -103,8 +98,7 @@ async fn fit(
     }
 }
 
-/// Logs the stream's start. A publication without its slot may be a lost slot or a first start;
-/// nothing distinguishes them.
+/// A publication without its slot may be a lost slot or a first start; nothing distinguishes them.
 fn announce(slot: &str, start: Lsn, publication_existed: bool) {
     const WHAT: &str = "rows committed before that are not delivered";
     if publication_existed {
@@ -135,8 +129,8 @@ pub(super) async fn create_missing_publication(
     })
 }
 
-/// Creates the slot and returns its start, or `None` if another relay was faster. Waits for every
-/// open write transaction of the cluster up to a limit, then names them.
+/// Creates the slot and returns its start, or `None` if another relay was faster. Waits for open
+/// write transactions up to a limit, then names them.
 pub(super) async fn create_missing_slot(
     client: &Client,
     wanted: &Requirements,
@@ -192,7 +186,6 @@ fn code(error: &ControlError) -> Option<&str> {
     }
 }
 
-/// The error with the number of slots, if all are used.
 pub async fn no_free_slot(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
     const SQL: &str = "SELECT pg_catalog.current_setting('max_replication_slots')::bigint";
     let row = client.run("counting replication slots", client.sql().query_one(SQL, &[])).await?;

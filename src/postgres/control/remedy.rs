@@ -1,14 +1,11 @@
-//! The SQL of an error's hint, for programs that run it.
-//!
-//! Input: a [`ControlError`]. Output: ordered statements, each of which is part of the hint.
-//! Invariant: empty if a person must choose what is lost, or if the remedy is not SQL. No I/O.
+//! The SQL of an error's hint, for programs that run it. Invariant: empty if a person must choose
+//! what is lost, or if the remedy is not SQL.
 
 use super::error::ControlError;
 use super::hint_text::{ONLY_INSERTS, UNLOGGED_PART, VIA_ROOT, qualified, two_phase_copies};
 use crate::wal::quote::identifier;
 
 impl ControlError {
-    /// The statements of the hint.
     pub fn remedy(&self) -> Vec<String> {
         match self {
             Self::WalLevel { .. } => vec!["ALTER SYSTEM SET wal_level = 'logical';".to_owned()],

@@ -1,8 +1,7 @@
 //! Checks an [`Inspection`] of the database against the relay's requirements.
 //!
-//! Input: the inspection and the configured names. Output: all errors that forbid a run, in the
-//! order in which to fix them (`refusals`); whether another session uses the slot (`held`);
-//! warnings, each with its remedy. No I/O.
+//! Input: the inspection and the configured names. Output: errors in the order in which to fix them
+//! (`refusals`); another session's use of the slot (`held`); warnings. No I/O.
 
 use super::error::ControlError;
 use super::hint_text::{UNLOGGED_PART, qualified};
@@ -20,30 +19,22 @@ const GENERATED_SINCE: i32 = 180_000;
 /// A problem that does not forbid a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceWarning {
-    /// Subject of the warning.
     pub about: WarningAbout,
     /// A lowercase sentence.
     pub what: String,
-    /// Its remedy.
     pub help: String,
 }
 
-/// Subject of a [`SourceWarning`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WarningAbout {
-    /// The publication publishes more than inserts.
     OtherChanges,
-    /// The publication contains tables that are not read.
     UnreadTables,
-    /// The slot is about to be lost.
     Unreserved,
-    /// The encoding of the database's text is not known.
     SqlAscii,
 }
 
 impl Inspection {
-    /// Reasons why the relay cannot run; empty if it can. [`Inspection::held`] reports a slot in
-    /// use.
+    /// Reasons why the relay cannot run. [`Inspection::held`] reports a slot in use.
     pub fn refusals(&self, wanted: &Requirements) -> Vec<ControlError> {
         let mut refusals = Vec::from_iter(self.unstreamable(wanted));
         let server = &self.server;
@@ -86,8 +77,7 @@ impl Inspection {
     }
 
     /// PostgreSQL refuses to stream from a synchronised slot, and advises another slot (55000),
-    /// which would skip rows. Before 16 it refuses all streams in recovery (0A000), for example on
-    /// a primary that became a standby. Its slot works again after a promotion.
+    /// which would skip rows. Before 16 it refuses all streams in recovery (0A000).
     pub(super) fn unstreamable(&self, wanted: &Requirements) -> Option<ControlError> {
         let is_copy = self.slot.as_ref()?.synced;
         let is_early = self.server.in_recovery && self.server.version_num < STANDBY_STREAMS_SINCE;
@@ -176,8 +166,7 @@ impl Inspection {
         published.columns.is_empty() || published.columns.contains(column)
     }
 
-    /// A slot that delivered other tables would be used for new ones, for example after a typo in
-    /// source.tables. The other tables' rows would be lost.
+    /// A slot that delivered other tables would be used for new ones, and lose the others' rows.
     fn leaves_out(&self, facts: &PublicationFacts, wanted: &Requirements) -> Option<ControlError> {
         self.own_slot()?;
         let tables = wanted.tables.iter().zip(&self.tables);
@@ -207,7 +196,6 @@ impl Inspection {
         })
     }
 
-    /// Problems that do not forbid a run.
     pub fn warnings(&self, wanted: &Requirements) -> Vec<SourceWarning> {
         let mut warnings = Vec::new();
         if let Some(publication) = &self.publication {

@@ -1,9 +1,8 @@
-//! Checks that a table cannot hold rows too large for the walsender.
+//! Finds tables with a column of unbounded length and no CHECK on it, with the constraint that
+//! limits it.
 //!
-//! Input: tables. Output: those with a column of unbounded length and no CHECK on it, each with the
-//! constraint that limits it. The walsender builds a row's message in memory and cannot build one
-//! of 1 GiB. Once such a row is committed, the slot is stuck for good. Invariant: only the catalog
-//! is read. Works on PostgreSQL 12 to 18.
+//! The walsender cannot build a row's message of 1 GiB. Once such a row is committed, the slot is
+//! stuck for good. Only the catalog is read. PostgreSQL 12 to 18.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -20,8 +19,8 @@ const DOING: &str = "looking for a limit on the size of rows";
 const ROW_BYTES_MAX: u32 = 16 << 20;
 
 /// Columns of unbounded length, and whether a CHECK measures each with `length(..)` or
-/// `octet_length(..)`. `pg_column_size(..)` does not count, because it measures the compressed
-/// value. A NUMERIC prints as at most 150 kB. Types with a length measure themselves.
+/// `octet_length(..)`. `pg_column_size(..)` measures the compressed value. A NUMERIC prints as at
+/// most 150 kB.
 const COLUMNS: &str = "\
     SELECT a.attname::text, t.typcategory = 'S', t.typname = 'bytea', EXISTS ( \
         SELECT FROM pg_catalog.pg_constraint k \
@@ -37,18 +36,15 @@ const COLUMNS: &str = "\
         AND NOT (t.typname IN ('varchar', 'bpchar') AND a.atttypmod > 0) \
     ORDER BY a.attnum";
 
-/// A table without a limit on its rows' size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnboundedTable {
-    /// The table.
     pub table: TableName,
     /// Columns that no CHECK measures.
     pub columns: Vec<String>,
-    /// The constraint that limits them.
     pub sql: String,
 }
 
-/// Checks tables; a missing one needs no limit.
+/// A missing table needs no limit.
 pub async fn unguarded(
     client: &Client,
     tables: &[TableName],

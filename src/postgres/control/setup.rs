@@ -1,10 +1,9 @@
 //! `postrider setup`: creates outbox table, publication and slot, or prints the SQL for it.
 //!
-//! Input: [`Requirements`] and [`SetupChoices`]. Output: a [`SetupPlan`] to show or run repeatedly,
-//! and the result for each object. Invariant: the table comes before its publication and the
-//! publication before the slot. Existing objects are completed, never replaced, and need no rights.
-//! Everything that `postrider run` would refuse is refused before a slot is created. Existing rows,
-//! which the stream will not contain, are skipped only on request.
+//! Input: [`Requirements`] and [`SetupChoices`]. Output: a [`SetupPlan`] to show or run, and
+//! results. Invariant: table, publication and slot are created in this order. Existing objects are
+//! completed, never replaced. Everything that `postrider run` would refuse is refused before a slot
+//! is created. Existing rows are skipped only on request.
 
 use std::fmt::Write as _;
 
@@ -24,7 +23,6 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "setting up";
 
-/// The caller's choices besides names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetupChoices {
     /// True for the application's own tables, which are published but not created.
@@ -33,56 +31,43 @@ pub struct SetupChoices {
     pub from_now: bool,
     /// True if another role creates the slot.
     pub without_slot: bool,
-    /// Partitioning of new tables.
     pub partitions: OutboxPartitions,
 }
 
-/// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupStep {
-    /// The object, for example ``publication `postrider` ``.
+    /// For example ``publication `postrider` ``.
     pub object: String,
     /// SQL without effect on a correct object.
     pub sql: String,
 }
 
-/// Result for one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// The object, for example ``publication `postrider` ``.
     pub object: String,
-    /// The result.
     pub became: Became,
 }
 
-/// Result for a required object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Became {
-    /// The object was missing and was created.
     Created,
-    /// The object lacked this, which was added.
     Added,
-    /// The object was correct.
     Existed,
 }
 
 impl Made {
-    /// The result of an object that was or was not created.
     pub const fn new(object: String, created: bool) -> Self {
         Self { object, became: if created { Became::Created } else { Became::Existed } }
     }
 }
 
-/// A created slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MadeSlot {
-    /// Start of its stream.
     pub start: Lsn,
-    /// Tables with rows that it does not deliver.
+    /// Tables with rows that the slot does not deliver.
     pub left_behind: Vec<(TableName, RowsBefore)>,
 }
 
-/// Ordered steps of the set-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupPlan {
     /// Steps for psql.
@@ -92,7 +77,6 @@ pub struct SetupPlan {
 }
 
 impl SetupPlan {
-    /// Plans for the requirements of `run`.
     pub fn new(wanted: Requirements, choices: SetupChoices) -> Self {
         let Requirements { slot, publication, tables, .. } = &wanted;
         let mut steps = Vec::new();
@@ -116,7 +100,6 @@ impl SetupPlan {
         Self { steps, wanted, choices }
     }
 
-    /// The whole plan as a script for psql.
     pub fn script(&self) -> String {
         let steps: Vec<_> = self.steps.iter().map(|step| step.sql.as_str()).collect();
         steps.join("\n")
@@ -229,7 +212,6 @@ impl SetupPlan {
         })
     }
 
-    /// Existing tables whose partitioning differs from the plan's.
     pub fn partitioned_otherwise<'a>(&'a self, now: &'a Inspection) -> Vec<&'a TableName> {
         let tables = self.wanted.tables.iter().zip(&now.tables);
         let wants_days = self.choices.partitions == OutboxPartitions::Day;
@@ -325,8 +307,7 @@ fn pairs(tables: &[TableName]) -> String {
     tables.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
-/// Creates the publication, or adds missing tables to it, unless a slot delivers other tables with
-/// it.
+/// Creates or completes the publication, unless a slot delivers other tables with it.
 fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     let (name, quoted) = (literal(publication), identifier(publication));
     let wanted = pairs(tables);
@@ -360,15 +341,13 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     sql + "    END IF;\nEND\n$$;\n"
 }
 
-/// Creates the slot, unless the publication lacks a table (after a failed statement) or a table has
-/// rows. A role without the right gets a notice, and the script continues: another role then
-/// creates the slot.
+/// Creates the slot, unless the publication lacks a table or a table has rows. A role without the
+/// right gets a notice, and the script continues.
 ///
 /// A separate statement creates the slot. Within PL/pgSQL it fails with "snapshot reference is not
-/// owned by resource owner TopTransaction" if another session commits DDL at that time (measured):
-/// the server decodes that commit in an internal subtransaction, and leaves another resource owner
-/// behind. The arguments depend on the server, so the statement is prepared first, and has no
-/// effect until then.
+/// owned by resource owner TopTransaction" if another session commits DDL at that time (measured).
+/// The arguments depend on the server, so the statement is prepared first, and has no effect until
+/// then.
 fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
     let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
     let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());

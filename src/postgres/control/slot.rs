@@ -1,7 +1,4 @@
-//! Reads one replication slot from `pg_replication_slots`.
-//!
-//! Input: a [`Client`] and the slot's name. Output: its [`SlotFacts`]: plugin, database, positions,
-//! whether it is in use, and whether the server has invalidated it; `None` if it does not exist.
+//! Reads one replication slot from `pg_replication_slots`; `None` if it does not exist.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -10,12 +7,10 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "looking at the replication slot";
 
-/// Facts about a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotFacts {
     /// `None` for a physical slot.
     pub plugin: Option<String>,
-    /// Its database.
     pub database: Option<String>,
     /// Server process that streams from it.
     pub active_pid: Option<i32>,
@@ -29,8 +24,7 @@ pub struct SlotFacts {
     pub wal_status: Option<String>,
     /// Why the server invalidated it, if it did.
     pub invalidation: Option<String>,
-    /// True if a standby synchronises it with the primary's slot (17 and later); it can be used
-    /// after a promotion.
+    /// True if a standby synchronises it with the primary's slot (17 and later).
     pub synced: bool,
     /// True if it sends prepared transactions (14 and later).
     pub two_phase: bool,
@@ -39,18 +33,15 @@ pub struct SlotFacts {
 }
 
 impl SlotFacts {
-    /// True if the server has invalidated it: it will send nothing more.
     pub fn is_lost(&self) -> bool {
         self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some()
     }
 
-    /// True during creation: a logical slot has no confirmed position until the transactions that
-    /// were open at its start have ended.
+    /// True until the transactions that were open at the slot's start have ended.
     pub fn is_unfinished(&self) -> bool {
         self.plugin.is_some() && self.confirmed_flush.is_none() && !self.is_lost()
     }
 
-    /// The error for an unfinished slot.
     pub fn unfinished(&self, name: &str) -> Option<ControlError> {
         self.is_unfinished().then(|| ControlError::SlotUnfinished {
             slot: name.to_owned(),
@@ -60,7 +51,6 @@ impl SlotFacts {
     }
 }
 
-/// Reads the slot.
 pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, ControlError> {
     const SQL: &str = "\
         SELECT s.plugin::text, s.database::text, s.active_pid, \

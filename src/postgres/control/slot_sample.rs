@@ -1,9 +1,7 @@
 //! Samples the slot for the metrics: retained WAL, acknowledged position, and holder.
 //!
 //! Input: a [`Client`] and the slot's name. Output: a [`SlotSample`] per query; `held_sample` fails
-//! unless the given stream held the slot at that moment. `current_flush_lsn` returns the end of the
-//! log, at which `run --once` stops. On a primary it first emits a small message, so that earlier
-//! asynchronous commits are flushed.
+//! unless the given stream held the slot at that moment.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -13,7 +11,6 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "sampling the replication slot";
 
-/// One sample of the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotSample {
     /// End of the server's log; on a standby, of the replayed log.
@@ -24,14 +21,13 @@ pub struct SlotSample {
     pub restart: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`; empty before version 13.
     pub wal_status: String,
-    /// Bytes that may still be written before the slot is lost; `None` without a limit.
+    /// Bytes until the slot is lost; `None` without a limit.
     pub safe_wal_bytes: Option<u64>,
-    /// Server process that streams from it.
     pub active_pid: Option<i32>,
-    /// The server's start time, in microseconds since the Unix epoch.
+    /// In microseconds since the Unix epoch.
     pub server_started_us: i64,
-    /// Latest start or crash recovery of the server, in microseconds since the Unix epoch. A crash
-    /// of one process keeps the server's start time, but resets its statistics.
+    /// Latest start or crash recovery. A crash of one process keeps the server's start time, but
+    /// resets its statistics.
     pub server_recovered_us: i64,
     /// No transaction with this 64-bit number or a later one has committed.
     pub next_xid: u64,
@@ -45,19 +41,17 @@ impl SlotSample {
         self.current.bytes_since(self.confirmed_flush)
     }
 
-    /// True if `stream` held the slot at this moment. A process that was suspended, or whose server
-    /// process was ended, learns here that another relay took over.
+    /// True if `stream` held the slot at this moment. A suspended process learns here that another
+    /// relay took over.
     pub fn is_held_by(&self, stream: ServerProcess) -> bool {
         self.server_started_us == stream.server_started_us && self.active_pid == Some(stream.pid)
     }
 
-    /// Bytes of log that the server keeps for the slot.
     pub fn retained_bytes(&self) -> u64 {
         self.restart.map_or(0, |restart| self.current.bytes_since(restart))
     }
 }
 
-/// Samples the slot; `None` if it does not exist.
 pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
@@ -108,10 +102,9 @@ pub async fn slot_columns(
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 
-/// Samples the slot while `stream` holds it. Everything read in this session since that stream
-/// began then concerns the stream's server, while the slot was held.
-///
-/// Errors: [`ControlError::OtherServer`], [`ControlError::SlotTaken`]; both are temporary.
+/// Samples the slot while `stream` holds it. Everything read in this session since the stream began
+/// then concerns the stream's server. Errors: [`ControlError::OtherServer`],
+/// [`ControlError::SlotTaken`]; both are temporary.
 pub async fn held_sample(
     client: &Client,
     slot: &str,
@@ -129,11 +122,10 @@ pub async fn held_sample(
     }
 }
 
-/// A position at or after the end of everything committed so far, which the stream will certainly
-/// reach: the target of `run --once`. Commits with `synchronous_commit=off` are not streamed before
-/// they are on disk, so this first writes a small message into the log. If that is not permitted,
-/// it warns that such commits of the last seconds may be missed. A standby does not write, and
-/// contains only WAL that was on the primary's disk.
+/// Target of `run --once`: a position after everything committed so far. Commits with
+/// `synchronous_commit=off` are streamed only once they are on disk, so this writes a small message
+/// into the log. Without that right it warns that such commits may be missed. A standby contains
+/// only WAL that was on the primary's disk.
 pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     const DOING: &str = "asking for the end of the log";
     // One transaction, whose commit must not be asynchronous, as the database's default may be.

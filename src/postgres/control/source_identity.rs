@@ -1,10 +1,8 @@
-//! Detects that since this process began the slot has disappeared, or cluster, publication or a
-//! table was replaced.
+//! Detects that the slot has disappeared, or that cluster, publication or a table was replaced.
 //!
-//! Input: the [`Inspection`]s of the first and of later sessions. Output: an error if the slot is
-//! gone, another object was replaced, or a table was removed from the publication and added again;
-//! whether the publication was altered. Invariant: an object that this process has seen never
-//! counts as not yet created. Upholds G1.
+//! Input: the [`Inspection`]s of the first and of later sessions. Output: an error, or that the
+//! publication was altered. Invariant: an object that this process has seen never counts as not yet
+//! created. Upholds G1.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements};
@@ -12,7 +10,7 @@ use super::inspect::{Inspection, Requirements};
 /// Identity of the source for the life of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// The cluster's identifier; `None` if the server hides it.
+    /// System identifier; `None` if the server hides it.
     system: Option<String>,
     standby: bool,
     publication: Option<u32>,
@@ -20,13 +18,11 @@ pub struct Known {
     publication_xid: Option<u32>,
     /// In the order of [`Requirements::tables`].
     tables: Vec<Option<u32>>,
-    /// Their entries in the publication, and the transactions that put them into a published
-    /// schema, in this order.
+    /// Entries in the publication, and transactions that put tables into a published schema.
     members: Vec<Option<(u32, Option<u32>)>>,
 }
 
 impl Known {
-    /// Remembers a source that is fit to stream from.
     pub fn of(inspection: &Inspection) -> Self {
         let oid = |table: &Option<_>| table.as_ref().map(|table: &super::TableFacts| table.oid);
         let member = |table: &Option<super::TableFacts>| {
@@ -43,8 +39,7 @@ impl Known {
         }
     }
 
-    /// Why `now` is not the remembered source. [`Inspection::refusals`] reports objects that were
-    /// only damaged.
+    /// Why `now` is not the remembered source. [`Inspection::refusals`] reports damaged objects.
     pub fn departure(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now_known = Self::of(now);
         if let (Some(before), Some(now)) = (&self.system, &now_known.system)
@@ -73,8 +68,8 @@ impl Known {
     }
 
     /// The error if a table was removed from the publication and added again: rows in between were
-    /// skipped, as with a new publication. Ask after [`Inspection::refusals`], which reports a new
-    /// filter or column list precisely.
+    /// skipped. Ask after [`Inspection::refusals`], which reports a new filter or column list
+    /// precisely.
     pub fn readmission(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now = Self::of(now);
         let mut members = self.members.iter().zip(&now.members).zip(&wanted.tables);
@@ -86,8 +81,7 @@ impl Known {
         Some(ControlError::MemberReplaced { publication, table })
     }
 
-    /// The transaction that last wrote the publication's row, if it is not the remembered one. The
-    /// publication was altered, perhaps twice, and may have omitted rows in between.
+    /// The transaction that altered the publication, which may have omitted rows meanwhile.
     pub fn altered(&self, now: &Inspection) -> Option<u32> {
         let now = Self::of(now).publication_xid?;
         self.publication_xid.is_some_and(|before| before != now).then_some(now)
@@ -218,7 +212,6 @@ mod tests {
         assert!(matches!(error, Some(ControlError::MemberReplaced { .. })), "{error:?}");
     }
 
-    /// Operators make harmless changes too.
     #[test]
     fn a_publication_that_was_altered_is_noticed_and_no_departure() {
         let mut now = fit();

@@ -1,9 +1,8 @@
-//! Why a slot cannot be created because of a standby; and whether a standby replays.
+//! Why a slot cannot be created because of a standby; a standby's replay state.
 //!
-//! Input: [`Requirements`] and facts about the server; an SQL session. Output: a [`StandbyError`]
-//! with its remedy, or `None`; a [`Replay`]. Invariant: only a slot is ever created on a standby,
-//! and only on request (`source.standby`). A list of hosts may lead to a standby by accident, whose
-//! slot would keep the primary's from being copied to it.
+//! Invariant: only a slot is ever created on a standby, and only on request (`source.standby`). A
+//! list of hosts may lead to a standby by accident, whose slot would keep the primary's from being
+//! copied to it.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -14,7 +13,6 @@ use postrider_core::lsn::Lsn;
 /// A standby's replay position, and why it is stuck. Empty for a primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
-    /// End of the replayed log.
     pub replayed: Option<Lsn>,
     /// True if an operator or Postgres itself has paused it.
     pub is_paused: bool,
@@ -22,7 +20,6 @@ pub struct Replay {
     pub is_cut_off: bool,
 }
 
-/// Reads a standby's replay state.
 pub async fn replay(client: &Client) -> Result<Replay, ControlError> {
     const DOING: &str = "asking how far the standby has replayed";
     const SQL: &str = "\
@@ -34,33 +31,21 @@ pub async fn replay(client: &Client) -> Result<Replay, ControlError> {
     Ok(Replay { replayed: position(&row, 0)?, is_paused: get(&row, 1)?, is_cut_off: get(&row, 2)? })
 }
 
-/// Why a standby prevents the creation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StandbyError {
     /// Publications must be created on the primary, and slots too unless a standby's own is
     /// requested.
     #[error("the server is a standby and cannot create `{object}`")]
-    ReadOnly {
-        /// The missing object.
-        object: String,
-        /// True if a standby's own slot is requested.
-        wanted: bool,
-    },
+    ReadOnly { object: String, wanted: bool },
     /// A standby's own slot is requested, but the server is a primary.
     #[error("the server is no standby, and `source.standby` has slot `{slot}` made on one")]
-    NoStandby {
-        /// The slot.
-        slot: String,
-    },
+    NoStandby { slot: String },
     /// A standby can start decoding only where the primary has logged its running transactions.
     #[error(
         "replication slot `{slot}` is not made yet: the standby waits until the primary writes into the WAL \
          which transactions are open, and these have ended"
     )]
-    AwaitsSnapshot {
-        /// The slot.
-        slot: String,
-    },
+    AwaitsSnapshot { slot: String },
 }
 
 impl StandbyError {

@@ -1,10 +1,8 @@
 //! Reads the rows of a table with given ids, for `postrider trace`.
 //!
-//! Input: a table, the names of its id column, ids as text. Output: each row's values in the
-//! stream's form, its time of writing, and whether the slot has passed it. Each id is also returned
-//! in the form of the column's type, as in its record. Invariant: only Postgres decides which texts
-//! are equal ids. A text that the type does not accept matches no row and causes no error. Nothing
-//! is written. Works on PostgreSQL 12 to 18.
+//! Output: rows in the stream's form, and whether the slot has passed them. Invariant: only
+//! Postgres decides which texts are equal ids. A text that the type does not accept matches no row
+//! and causes no error. Nothing is written. PostgreSQL 12 to 18.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -17,11 +15,10 @@ use postrider_core::outbox::TableName;
 
 const AT_ONCE: usize = 500;
 
-/// SQLSTATEs of texts that the id column's type does not accept: invalid_text_representation,
+/// Texts that the id column's type does not accept: invalid_text_representation,
 /// numeric_value_out_of_range.
 const NO_ID: [&str; 2] = ["22P02", "22003"];
 
-/// What to search for.
 #[derive(Debug, Clone, Copy)]
 pub struct RowSearch<'a> {
     /// Possible names of the id column.
@@ -30,29 +27,23 @@ pub struct RowSearch<'a> {
     pub created_at: &'a str,
     /// The slot that may have passed the row.
     pub slot: &'a str,
-    /// The ids.
     pub ids: &'a [String],
 }
 
-/// Rows of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedRows {
     /// In the table's order, without generated columns, which are not sent.
     pub columns: Vec<RowColumn>,
-    /// Unordered.
     pub rows: Vec<TracedRow>,
     /// Ids as given, and as the column's type prints them.
     pub forms: Vec<(String, String)>,
 }
 
-/// One row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedRow {
-    /// The requested id.
     pub asked: String,
-    /// Its id as text.
     pub id: String,
-    /// Values in the order of the columns; `None` is NULL.
+    /// In the order of the columns; `None` is NULL.
     pub values: Vec<Option<String>>,
     /// Time of writing in milliseconds since the Unix epoch, if a column contains it.
     pub written_ms: Option<i64>,
@@ -60,7 +51,6 @@ pub struct TracedRow {
     pub is_passed: bool,
 }
 
-/// Reads the rows.
 pub async fn rows_with_ids(
     client: &Client,
     table: &TableName,

@@ -1,7 +1,4 @@
-//! Reads which columns of a table identify its rows, and which are numbers.
-//!
-//! Input: a table. Output: columns of unique indexes; whether a column is a number. Only the
-//! catalog is read.
+//! Reads which columns of a table identify its rows, and which are numbers, from the catalog.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -10,8 +7,8 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking at a table's columns";
 
-/// Columns of each unique index over all rows, without deferrable constraints, incomplete indexes,
-/// and indexes with another collation than the column's.
+/// Columns of each unique index over all rows. Deferrable and incomplete indexes, and indexes with
+/// another collation, do not count.
 pub async fn unique_columns(
     client: &Client,
     table: &TableName,
@@ -31,7 +28,6 @@ pub async fn unique_columns(
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
-/// True if the column's type is an integer or decimal number.
 pub async fn is_number(
     client: &Client,
     table_oid: u32,

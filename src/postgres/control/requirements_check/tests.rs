@@ -79,7 +79,6 @@ fn good() -> Inspection {
     }
 }
 
-/// The only refusal after a damaging change.
 fn refusal(worsen: impl FnOnce(&mut Inspection)) -> ControlError {
     let mut inspection = good();
     worsen(&mut inspection);
