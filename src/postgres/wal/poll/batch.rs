@@ -1,8 +1,7 @@
 //! Parses the rows of a batch, and keeps their places until they are marked.
 //!
-//! Input: DataRow messages of the statement that takes a batch. Output: a row's place, time and
-//! identity, its Insert in the stream's form, and the first rows' places for the marking statement.
-//! Invariant: a message of another shape is an error (G7); a place takes about twelve bytes (G3).
+//! Input: DataRow messages. Output: a row's place, time, identity and Insert. Invariant: a message
+//! of another shape is an error (G7); a place takes about twelve bytes (G3).
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,10 +15,10 @@ const ABOUT: usize = 3;
 pub(super) struct About {
     /// `None`: the row is held back.
     pub(super) place: Option<Place>,
-    /// Microseconds since 1970, if the row has a time of writing. For a held-back row, the number
-    /// of rows that it represents.
+    /// Microseconds since 1970, if the row has a time. For a held-back row, the number of rows it
+    /// represents.
     pub(super) made_us: Option<i64>,
-    /// Its table or partition. For a held-back row, a number that identifies the first row that it
+    /// Table or partition. For a held-back row, a number that identifies the first row it
     /// represents.
     pub(super) part: u32,
 }
@@ -33,7 +32,6 @@ impl About {
     }
 }
 
-/// Place of a row: table or partition, block, number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) part: u32,
@@ -118,7 +116,6 @@ pub(super) fn count(body: &[u8], column: usize) -> Result<u64, WalError> {
     number(columns.next()?.ok_or(MALFORMED)?)
 }
 
-/// The parts of the keys in the first column (an array of numbers), one bit each.
 pub(super) fn parts(body: &[u8]) -> Result<u64, WalError> {
     let (_, mut columns) = Columns::of(body)?;
     let array = columns.next()?.and_then(|array| array.strip_prefix(b"{")?.strip_suffix(b"}"));

@@ -1,63 +1,31 @@
-//! Why rows cannot be polled or marked, with the remedy. Each error needs a human; temporary errors
-//! are a [`WalError::Server`](crate::wal::WalError::Server).
+//! Why rows cannot be polled or marked. Temporary errors are a
+//! [`WalError::Server`](crate::wal::WalError::Server).
 
 use crate::wal::error::{Class, ServerMessage};
 
-/// Why polling fails for good.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PollError {
-    /// The role may not read, lock or mark rows.
     #[error("the role may not poll table {table}: {}", .server.message)]
-    Forbidden {
-        /// The table.
-        table: String,
-        /// The missing right.
-        needs: String,
-        /// The server's message.
-        server: Box<ServerMessage>,
-    },
+    Forbidden { table: String, needs: String, server: Box<ServerMessage> },
     /// The statement that takes or marks rows fails every time.
     #[error("cannot {doing} rows of table {table}: {server}")]
     Refused {
         /// `take` or `mark`.
         doing: &'static str,
-        /// The table.
         table: String,
-        /// The server's message.
         server: Box<ServerMessage>,
     },
     /// The statement succeeded, but the rows are unchanged.
     #[error("rows of table {table} that were marked as delivered are still pending: {what}")]
-    NotMarked {
-        /// The table.
-        table: String,
-        /// The state of the rows.
-        what: &'static str,
-    },
-    /// A column for marking or ordering does not exist.
+    NotMarked { table: String, what: &'static str },
     #[error("table {table} has no column `{column}`, which {option} names")]
-    ColumnMissing {
-        /// The table.
-        table: String,
-        /// The column.
-        column: String,
-        /// The option.
-        option: &'static str,
-    },
+    ColumnMissing { table: String, column: String, option: &'static str },
     /// The column that marks waiting rows is never NULL.
     #[error("column `{column}` of table {table} is NOT NULL, so that no row waits to be delivered")]
-    NeverPending {
-        /// The table.
-        table: String,
-        /// The column.
-        column: String,
-    },
+    NeverPending { table: String, column: String },
     /// CloudEvents require a time, which must be equal each time a row is sent.
     #[error("table {table} has no column with the time of an event")]
-    NoTime {
-        /// The table.
-        table: String,
-    },
+    NoTime { table: String },
 }
 
 impl PollError {
@@ -82,7 +50,6 @@ impl PollError {
         }
     }
 
-    /// The class for the relay.
     pub const fn class(&self) -> Class {
         match self {
             Self::Forbidden { .. } => Class::Permission,
@@ -94,7 +61,6 @@ impl PollError {
         }
     }
 
-    /// The remedy.
     pub fn hint(&self) -> String {
         match self {
             Self::Forbidden { needs, .. } => needs.clone(),
@@ -138,8 +104,8 @@ impl PollError {
     }
 }
 
-/// True if the server cannot read or send a row: the message would exceed 1 GiB, or the data is
-/// corrupted. Messages of XX000 are not translated.
+/// True if a row would exceed 1 GiB as a message, or is corrupted. Messages of XX000 are not
+/// translated.
 fn is_unreadable(server: &ServerMessage) -> bool {
     match server.code.as_str() {
         "54000" | "XX001" | "XX002" => true,

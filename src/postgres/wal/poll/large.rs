@@ -1,8 +1,5 @@
-//! Handles a row that exceeds the message limit. It passes in pieces, from which an excerpt is
-//! made, so that it becomes a dead letter and blocks nothing.
-//!
-//! Input: the bytes of a DataRow as they arrive. Output: the row's metadata, then the excerpt of
-//! its Insert in the stream's form. Invariant: only the excerpt's part is held (G3).
+//! Handles a row that exceeds the message limit: makes an excerpt, so that the row becomes a dead
+//! letter and blocks nothing. Invariant: only the excerpt's part is held (G3).
 
 use super::PollStream;
 use super::batch::{self, Place};

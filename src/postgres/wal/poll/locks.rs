@@ -1,11 +1,10 @@
-//! Finds rows that have waited long for a lock, and its holder; and the other relay for which `run
+//! Finds rows that have waited long for a lock, and its holder; and the relay for which `run
 //! --once` waits.
 //!
-//! Input: the number of held-back rows of each poll; the server's lock data. Output:
-//! [`LockedRows`], for readiness and the log; a log line that names the other relay. Invariant: a
-//! briefly held lock causes no query. The query runs between two batches with a time limit, and its
-//! failure does not end the session. Data that the role may not see is omitted. Rows that are
-//! locked in turn, each briefly, do not count as a long wait.
+//! Input: the number of held-back rows of each poll; the server's lock data. Output: [`LockedRows`]
+//! for readiness and the log. Invariant: a briefly held lock causes no query. The query runs
+//! between two batches with a time limit, and its failure does not end the session. Data that the
+//! role may not see is omitted. Rows that are locked briefly in turn do not count.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,19 +17,16 @@ use crate::control::how_to_end;
 use crate::wal::connection::TextRow;
 use crate::wal::{Transport, WalError};
 
-/// A transaction that locks an outbox row usually takes milliseconds; after this time it was
-/// forgotten, or is stuck.
+/// A transaction that locks an outbox row this long was forgotten, or is stuck.
 const LONG: Duration = Duration::from_secs(10);
-/// Rows among which the locked one is searched, which is one of the first. Reading as many takes 60
-/// ms (PostgreSQL 15, all in memory).
+/// Rows among which the locked one is searched. Reading as many takes 60 ms (PostgreSQL 15, all in
+/// memory).
 const LOOKED_AT: u32 = 100_000;
-/// Limit for the search, during which delivery waits: fifty times its duration with everything in
-/// memory.
+/// Limit for the search, during which delivery waits: fifty times its duration in memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Pause after a failed search, which then costs a twentieth of the time.
 const REST_AFTER_FAILURE: Duration = Duration::from_mins(1);
-/// First rows that are remembered. Polls of other parts of the keys find other locked rows in turn;
-/// a released row is forgotten after this many others.
+/// First rows that are remembered, because polls of other parts find other locked rows in turn.
 const FIRSTS: usize = 8;
 
 /// Server processes of one relay's polling sessions.
@@ -41,35 +37,29 @@ pub type OwnProcesses = Arc<Mutex<BTreeSet<u64>>>;
 pub(super) enum OtherRelay {
     #[default]
     Unseen,
-    /// Its session's server process was seen once.
     Seen(String),
     Named,
 }
 
-/// Holder of a lock, as far as visible to the role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHolder {
     /// A server process with its application, role and state, or a prepared transaction.
     pub name: String,
-    /// Age of its transaction in seconds.
+    /// Age of its transaction.
     pub seconds: Option<u64>,
     /// The statement that ends it.
     pub end_sql: String,
-    /// True if a row carries its transaction number. Otherwise it is the oldest transaction that
-    /// may have locked rows of the table.
+    /// False if it is only the oldest transaction that may have locked rows of the table.
     pub is_certain: bool,
 }
 
 /// Rows that wait because they, or earlier rows of their keys, are locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockedRows {
-    /// The table.
     pub table: String,
-    /// Number of waiting rows. The first polls after a start may have seen only some of them.
+    /// The first polls after a start may have seen only some waiting rows.
     pub rows: u32,
-    /// Duration of the wait.
     pub seconds: u64,
-    /// `None`: the server does not show it.
     pub holder: Option<LockHolder>,
 }
 
@@ -161,8 +151,7 @@ impl LockWatch {
 }
 
 impl<T: Transport> PollStream<T> {
-    /// Searches for the holder of a lock on a table that has waited long. After an error or a
-    /// timeout the holder stays unknown.
+    /// Searches for a lock's holder. After an error or a timeout the holder stays unknown.
     pub(super) fn look_for_locks(&mut self, now: Instant) -> Result<(), WalError> {
         let Some(number) = self.locks.due(now) else { return Ok(()) };
         let Some(table) = self.tables.get(number) else { unreachable!("a table is polled") };
@@ -181,8 +170,8 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// Names the relay that holds parts of the keys, if two checks find it, because a batch that is
-    /// about to end does not matter.
+    /// Names the relay that holds parts of the keys, if two checks find it: a batch may be about to
+    /// end.
     pub(super) fn look_for_relay(&mut self) -> Result<(), WalError> {
         let row = match self.connection.query_in_own_encoding(&self.other_relay_sql()) {
             Ok(rows) => rows.into_iter().next(),
@@ -230,8 +219,8 @@ fn holder(row: TextRow) -> Option<LockHolder> {
 }
 
 impl PollTable {
-    /// Query for the holder: the transaction that a row carries or, if several have locked it, the
-    /// oldest that may have locked rows of the table. Other relays do not count.
+    /// Query for the holder: the transaction that a row carries, or the oldest that may have locked
+    /// rows of the table. Other relays do not count.
     fn holder(&self) -> String {
         let Self { rows, pending, order, table_oid, .. } = self;
         let class = self.lock_class().cast_unsigned();

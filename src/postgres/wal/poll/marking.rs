@@ -1,8 +1,5 @@
-//! Ends a batch: marks its settled rows and commits.
-//!
-//! Input: the settled position. Output: marks in the database; an error if rows were not marked as
-//! requested. Invariant: a row is marked only if it is settled (G1), and only while this batch
-//! locks it.
+//! Ends a batch: marks its settled rows and commits. Invariant: a row is marked only if it is
+//! settled (G1), and only while this batch locks it.
 
 use std::time::Instant;
 
@@ -13,8 +10,7 @@ use crate::wal::{REPLY_TIMEOUT, Transport, WalError};
 use postrider_core::lsn::Lsn;
 
 impl<T: Transport> PollStream<T> {
-    /// Marks and commits a batch once it is settled completely. Otherwise sends a keepalive, so
-    /// that the server does not end the session.
+    /// Marks and commits a batch once it is settled completely. Otherwise sends a keepalive.
     pub fn settle(&mut self, settled: Lsn) -> Result<(), WalError> {
         self.settled = self.settled.max(settled);
         let is_open = matches!(self.state, State::Asked(_) | State::Open);
@@ -66,7 +62,7 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// Reads all answers; returns the counts of the last query, and its tag.
+    /// Returns the counts of the last query, and its tag.
     fn read_answers(
         &mut self,
         counts: &mut Vec<(u64, u64)>,
@@ -128,7 +124,6 @@ impl<T: Transport> PollStream<T> {
         Err(PollError::NotMarked { table: self.table_name(), what }.into())
     }
 
-    /// Ends the stream in good order and marks settled rows.
     pub fn finish(mut self) -> Result<Lsn, WalError> {
         self.conclude()?;
         Ok(self.committed())

@@ -1,17 +1,13 @@
-//! Takes waiting rows from their tables in batches, as a stream of frames, so that the code for a
-//! replication stream delivers them too.
+//! Takes waiting rows from their tables in batches, as a stream of frames.
 //!
-//! Input: [`PollTable`]s, polled in turn over a connection without replication rights, and the
-//! settled position. Output: [`Frame`]s like a stream's: each row is its own transaction, with the
-//! row's time of writing as commit time, and a number made of its table and id; keepalives report
-//! the marked rows.
+//! Input: [`PollTable`]s, polled in turn without replication rights, and the settled position.
+//! Output: [`Frame`]s: each row is its own transaction with a number made of its table and id;
+//! keepalives report the marked rows.
 //!
-//! A batch is one database transaction. It locks parts of the keys and the rows, and stays open
-//! until every row is settled; then it marks them and commits. Invariant: only settled rows are
-//! marked (G1). No two batches of any process contain rows of one key at a time (G2). Positions are
-//! not the log's, but count rows from the caller's start. Memory is bounded by the largest row and
-//! about twelve bytes per row of a batch (G3); malformed bytes are an error (G7). A connection that
-//! ends leaves the rows unchanged.
+//! A batch is one database transaction that locks rows and parts of the keys. It marks the rows and
+//! commits once all are settled. Invariant: only settled rows are marked (G1). No two batches
+//! contain rows of one key at a time (G2). Positions count rows. Memory: the largest row and about
+//! twelve bytes per row of a batch (G3). Malformed bytes are an error (G7).
 
 mod batch;
 mod error;
@@ -53,7 +49,7 @@ pub use session::prepare_session;
 
 /// Positions per row, as in a [`TableStream`](super::TableStream).
 const POSITIONS: u64 = 2;
-/// A server may take this long to plan and read a batch of a large table without an index.
+/// Time to plan and read a batch of a large table without an index.
 const ANSWER_LIMIT: Duration = Duration::from_mins(5);
 /// A caller that paused this long was not waiting.
 const AWAY: Duration = Duration::from_secs(1);
@@ -63,7 +59,7 @@ const ALIVE_EVERY: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
-    /// A batch was requested, and this many of the three statements are answered.
+    /// Number of the three statements that are answered.
     Asked(u8),
     Open,
     /// A transaction without rows is being ended.
@@ -87,13 +83,11 @@ enum Shown {
     Commit,
 }
 
-/// A stream of polled rows.
 #[derive(Debug)]
 pub struct PollStream<T = Wire> {
     connection: Connection<T>,
     tables: Vec<PollTable>,
     is_described: Vec<bool>,
-    /// RowDescription of each table's columns, after its first poll.
     columns: Vec<Option<Vec<u8>>>,
     schedule: Schedule,
     state: State,
@@ -104,13 +98,12 @@ pub struct PollStream<T = Wire> {
     locks: LockWatch,
     own_processes: OwnProcesses,
     other_relay: OtherRelay,
-    /// The run should end, but waits for parts of the keys that another worker holds.
+    /// The run should end, but another worker holds parts of the keys.
     is_kept_from_parts: bool,
     /// No row waits, as far as checked since the last one was taken.
     is_caught_up: bool,
     process: Option<u64>,
     places: Vec<Place>,
-    /// The next row, if it exceeds the message limit.
     large: Option<Box<LargeRow>>,
     step: Step,
     shown: Option<Shown>,
@@ -121,7 +114,6 @@ pub struct PollStream<T = Wire> {
     first: Lsn,
     next: Lsn,
     settled: Lsn,
-    /// A keepalive to show between two rows.
     keepalive: Option<Lsn>,
     /// An earlier session left unconfirmed records up to here.
     owed: Lsn,
@@ -137,7 +129,7 @@ pub struct PollStream<T = Wire> {
 }
 
 impl<T: Transport> PollStream<T> {
-    /// Polls these tables over a connection that [`prepare_session`] has prepared.
+    /// Starts over a connection that [`prepare_session`] has prepared.
     ///
     /// # Panics
     ///
@@ -187,14 +179,12 @@ impl<T: Transport> PollStream<T> {
         }
     }
 
-    /// Sets the other sessions of this relay.
     #[must_use]
     pub fn beside(self, own_processes: OwnProcesses) -> Self {
         Self { own_processes, ..self }
     }
 
-    /// Reads what is available and fits; polls if that is due. Otherwise waits at most `wait`.
-    /// Returns the number of bytes read.
+    /// Reads what is available, polls if due, or waits at most `wait`. Returns bytes read.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.connection.channel().push_out()?;
         let bytes = self.connection.channel().read_available()?;
@@ -261,8 +251,7 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// The next frame, if available; unchanged until [`PollStream::consume`]. Returns the server's
-    /// errors.
+    /// The next frame, unchanged until [`PollStream::consume`]. Returns the server's errors.
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         if self.shown.is_none() {
             self.shown = self.next_frame()?;
@@ -278,7 +267,6 @@ impl<T: Transport> PollStream<T> {
         })
     }
 
-    /// Drops the frame that `peek` showed.
     pub fn consume(&mut self) {
         match self.shown.take() {
             Some(Shown::Keepalive(end)) => {
@@ -413,7 +401,6 @@ impl<T: Transport> PollStream<T> {
                 (b'D', State::Asked(2)) => {
                     let about = batch::about(channel.buffer.body(head))?;
                     if about.place.is_some() {
-                        // Its place counts it.
                         return Ok(Some(head));
                     }
                     self.polled.hold_back(about);
@@ -436,7 +423,6 @@ impl<T: Transport> PollStream<T> {
                     continue;
                 }
                 (b'E', _) => return Err(self.refused(head)?),
-                // Irrelevant answers.
                 (b'T' | b'C' | b'D' | b'I', _) if self.unanswered > 0 => {}
                 _ => return Err(WalError::Protocol("an unexpected answer to a poll")),
             }
@@ -511,17 +497,15 @@ impl<T: Transport> PollStream<T> {
         self.locks.worst()
     }
 
-    /// True if no row waits, neither for this worker nor for another one or a lock.
+    /// True if no row waits, not even for another worker or a lock.
     pub const fn is_caught_up(&self) -> bool {
         self.is_caught_up
     }
 
-    /// End of the marked rows.
     pub const fn committed(&self) -> Lsn {
         self.first
     }
 
-    /// End of the last consumed row.
     pub const fn received(&self) -> Lsn {
         self.next
     }
@@ -531,7 +515,6 @@ impl<T: Transport> PollStream<T> {
         self.connection.bytes_read() - self.bytes_before
     }
 
-    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.connection.buffered()
     }

@@ -1,10 +1,8 @@
 //! The statement that takes rows of other keys if locked rows come before them.
 //!
-//! Input: a [`PollTable`] and a [`Reach`]. Output: SQL with the usual statement's rows, and one row
-//! that represents all held-back rows. Invariant: it locks only the taken rows and some behind
-//! them, and reads only their columns, however many are held back. A row behind a locked row of its
-//! key waits (G2). No part of the work grows faster than the window, whatever the planner knows
-//! about the table.
+//! Output: SQL with the usual statement's rows, and one row that represents all held-back rows.
+//! Invariant: it locks and reads only the taken rows and some behind them. A row behind a locked
+//! row of its key waits (G2). No part of the work grows faster than the window.
 
 use super::request::{PollTable, known_by};
 use super::schedule::Reach;
@@ -14,10 +12,9 @@ impl PollTable {
     /// Takes the first free rows among the first waiting ones, as many as `reach` permits.
     ///
     /// The first waiting row of each key is locked first; if that fails, no row of the key is
-    /// taken. A row that carries a running transaction's number is not tried. (A number of several
-    /// transactions is, because it is ambiguous.) Joins of `pending` with itself are window
-    /// functions and hashed IN, because a planner without statistics would compare each row with
-    /// each.
+    /// taken. A row with a running transaction's number is not tried. Joins of `pending` with
+    /// itself are window functions and hashed IN, because a planner without statistics would
+    /// compare each row with each.
     pub(super) fn rows_past_locked(&self, Reach { rows: limit, window }: Reach) -> String {
         let Self { rows, order, created_at, .. } = self;
         let (waits, key) = (self.waits(), self.key.as_deref().unwrap_or("''"));

@@ -15,27 +15,24 @@ use postrider_core::outbox::{TableName, Wanted};
 /// Number of parts of the keys. A worker with rows of a part in flight locks it.
 pub const BUCKETS: u32 = 64;
 
-/// Setting with which a batch's statement passes its locked parts to the next one.
+/// Setting that passes the locked parts from one statement of a batch to the next.
 pub(super) const LOCKED: &str = "postrider.buckets";
 
-/// Types of times: date, timestamp, timestamptz.
+/// Date, timestamp, timestamptz.
 const TIMES: [u32; 3] = [1082, 1114, 1184];
 
-/// How rows are marked as delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PollMark {
-    /// This column, NULL before, gets the time.
+    /// Column that is NULL until the row is marked with the time.
     ProcessedAt(String),
     /// A column changes from one of some values to another.
     Status {
-        /// The column.
         column: String,
         /// Values of waiting rows.
         pending: Vec<String>,
         /// Value of delivered rows.
         sent: String,
     },
-    /// Rows are deleted.
     Delete,
 }
 
@@ -53,26 +50,21 @@ impl PollMark {
     }
 }
 
-/// What to poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollRequest {
-    /// The table.
     pub table: TableName,
-    /// Its OID, which identifies it in the core.
+    /// Identifies the table in the core.
     pub table_oid: u32,
     /// True if partitions' rows belong to it; an inheriting table's rows do not.
     pub is_partitioned: bool,
-    /// Columns to read.
     pub wanted: Vec<Wanted>,
-    /// Key column, within whose values order is kept; `None`: all rows are in one order.
+    /// Order is kept within its values; `None`: all rows are in one order.
     pub key: Option<Wanted>,
     /// Column that identifies a row.
     pub id: Wanted,
     /// Column with a row's time of writing, if any.
     pub created_at: Option<String>,
-    /// Columns that define the order.
     pub order_by: Vec<String>,
-    /// How rows are marked.
     pub mark: PollMark,
     /// Column that is incremented with a mark.
     pub retry_count: Option<String>,
@@ -86,7 +78,6 @@ pub struct PollTable {
     pub(super) columns: Vec<RowColumn>,
     pub(super) id: Option<usize>,
     pub(super) has_time: bool,
-    /// The table's form in FROM.
     pub(super) rows: String,
     pub(super) pending: String,
     /// ORDER BY of rows, and the key's text, compared byte by byte like the brokers do.
@@ -98,7 +89,6 @@ pub struct PollTable {
 }
 
 impl PollRequest {
-    /// Looks up the table's columns.
     pub fn prepare<T: Transport>(
         self,
         connection: &mut Connection<T>,
@@ -204,7 +194,6 @@ fn assignments(mark: &PollMark, retry_count: Option<&str>) -> String {
 }
 
 impl PollTable {
-    /// True if rows have a time of writing.
     pub const fn has_time(&self) -> bool {
         self.has_time
     }
@@ -228,20 +217,17 @@ impl PollTable {
         )
     }
 
-    /// True if a row waits only for rows of its own key.
     pub(super) const fn has_keys(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Takes a batch: begins a transaction, locks parts of the keys, and reads the first waiting
-    /// rows of those. It locks up to `share` parts, from `first` on, that nobody else holds, and
-    /// never waits for rows.
+    /// Takes a batch: locks up to `share` free parts of the keys, from `first` on, and reads their
+    /// first waiting rows. Never waits for rows.
     ///
     /// A separate statement locks the parts, so that the reading statement sees the commits of
     /// their previous holders. A row that another session has locked, or changed since, holds back
-    /// later rows of its key. Each row has its place, its partition, and its time. A row without a
-    /// place represents held-back rows: its partition is the first one's number, its time their
-    /// count.
+    /// later rows of its key. A result row without a place represents held-back rows: its partition
+    /// is the first one's number, its time their count.
     pub(super) fn take(&self, (first, share): (u32, u32), reach: Reach) -> String {
         let class = self.lock_class();
         let parts = self.parts(BUCKETS);
@@ -262,7 +248,7 @@ impl PollTable {
     }
 
     /// SQL condition: the row waits, and this transaction has locked its part. The parts are read
-    /// once for all rows (measured: for a batch of 1,000 this halves the time).
+    /// once for all rows, which halves the time for a batch of 1,000 (measured).
     pub(super) fn waits(&self) -> String {
         let bucket = self.key.as_ref().map_or_else(String::new, |key| {
             format!(
@@ -301,8 +287,7 @@ impl PollTable {
         )
     }
 
-    /// Has the server check the statements that take rows, and the role's rights, without taking or
-    /// locking rows.
+    /// Makes the server check statements and rights without taking or locking rows.
     pub fn rehearse<T: Transport>(&self, connection: &mut Connection<T>) -> Result<(), WalError> {
         for window in [0, 1] {
             let nothing = self.take((0, 0), Reach { rows: 0, window });
@@ -339,8 +324,7 @@ impl PollTable {
         )
     }
 
-    /// Class of the advisory locks on parts of the keys: specific to the table, and unlikely to be
-    /// used by a service.
+    /// Class of the advisory locks on parts of the keys: specific to the table.
     pub(super) fn lock_class(&self) -> i32 {
         const OURS: u32 = 0x706F_7374;
         (OURS ^ self.table_oid).cast_signed()

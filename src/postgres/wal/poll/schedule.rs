@@ -1,10 +1,9 @@
 //! Decides when to poll, which table, which parts of the keys, and how far to look.
 //!
-//! Input: results of polls, notifications, the time. Output: whether to poll now, and otherwise how
-//! long to wait. Invariant: tables are independent. An idle table is polled once per interval,
-//! unless there is a notification. A table with locked rows or parts is polled sooner, with growing
-//! pauses. A look filled with locked rows is repeated at once, twice as far. The caller reads the
-//! clock.
+//! Input: results of polls, notifications, the time. Output: the next poll or a wait. Invariant: an
+//! idle table is polled once per interval, or after a notification. A table with locked rows or
+//! parts is polled sooner, with growing pauses. A look filled with locked rows is repeated at once,
+//! twice as far. The caller reads the clock.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +14,12 @@ use postrider_core::lsn::Lsn;
 /// First pause after rows were held back; doubles up to the interval.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 
-/// A worker's polling settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollOptions {
     /// Number of this worker, from 0, and number of workers.
     pub worker: (u32, u32),
-    /// Rows of a batch.
     pub batch: u32,
-    /// Interval between two polls of an idle worker.
     pub interval: Duration,
-    /// Channel with notifications of rows.
     pub notify: Option<String>,
     /// True if the worker ends once it finds no row.
     pub once: bool,
@@ -32,13 +27,11 @@ pub struct PollOptions {
     pub is_first: bool,
 }
 
-/// Range of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PollPositions {
-    /// Position of the first row.
     pub first: Lsn,
-    /// Rows that earlier sessions sent up to here without a mark are settled once they come again,
-    /// or no longer wait.
+    /// End of rows that earlier sessions sent but did not mark. They are settled once they come
+    /// again or no longer wait.
     pub owed: Lsn,
     /// End of the stream, above any number of rows; reported when no row waits.
     pub end: Lsn,
@@ -59,7 +52,7 @@ pub(super) struct Polled {
     pub(super) locked: u64,
     pub(super) reach: Reach,
     pub(super) taken: u32,
-    /// Rows within the look that others have locked, or that wait behind such rows.
+    /// Rows within the look that are locked, or wait behind locked rows.
     pub(super) held_back: u32,
     /// Number that identifies the first of them.
     pub(super) first_held: u32,
@@ -89,37 +82,34 @@ impl Polled {
         self.taken >= self.reach.rows || self.is_cut_short()
     }
 
-    /// True if held-back rows filled the look, so that a longer one would find others.
     const fn is_cut_short(self) -> bool {
         let seen = self.taken.saturating_add(self.held_back);
         self.has_keys && self.taken < self.reach.rows && seen >= self.reach.window
     }
 }
 
-/// Result once a poll has found no row to take.
+/// Result of a poll that found no row to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Round {
     /// Some table is still to be polled.
     Open,
-    /// No table has a row to take. `waits`: some rows are held back, or another worker held parts
-    /// at each look.
+    /// No table has a row to take. `waits`: rows or parts are held back.
     Over { waits: bool },
 }
 
 #[derive(Debug, Clone, Copy)]
 struct TableTurn {
     due: Instant,
-    /// A notification cannot bring the next poll forward to before this time.
+    /// Earliest time to which a notification can advance the next poll.
     rested: Instant,
     retry: Duration,
     /// Minimum window of the next poll.
     window: u32,
     /// True if all parts are requested, not only this worker's.
     asks_all: bool,
-    /// Set if the table had no row to take since any table's row was taken; true if its rows wait
-    /// for another session.
+    /// Set if no row was taken since; true if rows wait for another session.
     waits: Option<bool>,
-    /// Parts without a waiting row at some look since any table's row was taken, one bit each.
+    /// Parts seen without a waiting row since any row was taken, one bit each.
     cleared: u64,
 }
 
@@ -170,8 +160,7 @@ impl Schedule {
         (number, parts, Reach { rows, window: table.window.max(rows) })
     }
 
-    /// A batch was marked. The next poll is due at once if more rows may wait, otherwise at a
-    /// notification.
+    /// Books a marked batch. The next poll is due at once if more rows may wait.
     pub(super) fn delivered(&mut self, table: usize, polled: Polled, now: Instant) {
         self.options.is_first = false;
         for other in &mut self.tables {
@@ -223,8 +212,7 @@ impl Schedule {
         known.map_or(Round::Open, |known| Round::Over { waits: known.contains(&true) })
     }
 
-    /// Handles the end of a poll: the next one skips held-back rows, and looks twice as far if they
-    /// hid all others.
+    /// Books a poll: the next look is twice as far if held-back rows hid all others.
     fn after(&mut self, table: usize, polled: Polled) -> &mut TableTurn {
         let Some(turn) = self.tables.get_mut(table) else {
             unreachable!("table {table} was polled")
@@ -242,7 +230,7 @@ impl Schedule {
 }
 
 impl TableTurn {
-    /// Rests until the interval is over; then requests all parts, in case some have no worker.
+    /// Rests for the interval, then requests all parts, in case some have no worker.
     fn rest(&mut self, now: Instant, interval: Duration) {
         (self.due, self.asks_all) = (now + interval, true);
     }
@@ -320,8 +308,7 @@ mod tests {
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
     }
 
-    /// Looks at a table with `blocked` held-back rows before the first free one, until that is
-    /// taken.
+    /// Windows of the looks until the first row behind `blocked` rows is taken.
     fn looks(schedule: &mut Schedule, blocked: u32, now: Instant) -> Vec<u32> {
         let mut windows = Vec::new();
         loop {

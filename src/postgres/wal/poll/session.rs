@@ -1,9 +1,8 @@
 //! Prepares a session for polling.
 //!
-//! A lost session, of which the server does not know yet, holds the locks of its batch. If its host
-//! or network has failed, TCP tells the server within 25 s (10 s idle, then three probes, 5 s
-//! apart). If its process is stuck, the server ends the session after [`IDLE_IN_TRANSACTION`],
-//! because a live one sends keepalives while its batch is open.
+//! A lost session holds the locks of its batch. If its host or network has failed, TCP tells the
+//! server within 25 s. If its process is stuck, the server ends the session after
+//! [`IDLE_IN_TRANSACTION`], because a live one sends keepalives while its batch is open.
 
 use crate::wal::quote::identifier;
 use crate::wal::{Connection, Transport, WalError};
@@ -11,14 +10,13 @@ use crate::wal::{Connection, Transport, WalError};
 /// Longest silence of a client with an open batch.
 const IDLE_IN_TRANSACTION: &str = "60s";
 
-/// Marks are committed without waiting for the server's disk: if a server crash loses them, rows
-/// are repeated, as after any crash. A policy that hides rows is an error, and not fewer rows.
-/// Batches are too small to be worth compiling.
+/// Marks are committed without waiting for the server's disk: a server crash then repeats rows, as
+/// after any crash. A policy that hides rows is an error. Batches are too small to be worth
+/// compiling.
 ///
-/// The first rows in an order are required, whatever the planner knows about the number of waiting
-/// rows, which changes faster than statistics. Without these settings it sorts all of them for each
-/// batch if the table was never analyzed (measured with 300,000 waiting rows and a batch of 1,000:
-/// 495 ms, and 6 ms with the index). Without an index it still does.
+/// Without the planner settings the server sorts all waiting rows for each batch if the table was
+/// never analyzed (measured with 300,000 waiting rows and a batch of 1,000: 495 ms, and 6 ms with
+/// the index).
 const SETTINGS: [(&str, &str); 11] = [
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
@@ -34,7 +32,7 @@ const SETTINGS: [(&str, &str); 11] = [
     ("client_connection_check_interval", "10s"),
 ];
 
-/// Sets the session parameters that the server supports, and listens for notifications.
+/// Also listens for notifications.
 pub fn prepare_session<T: Transport>(
     connection: &mut Connection<T>,
     notify: Option<&str>,
