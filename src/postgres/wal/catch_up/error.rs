@@ -3,17 +3,14 @@
 
 use crate::wal::error::ServerMessage;
 
-/// Why windows end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CatchUpError {
-    /// The server refuses a copy of the slot, or a window.
     #[error("the backlog cannot be read in windows: {0}")]
     Refused(Box<ServerMessage>),
     /// The server ends the connection, on its own or on request.
     #[error("the server ended the connection for windows of the backlog: {0}")]
     Ended(Box<ServerMessage>),
-    /// Only a stream waits for the standbys that must receive a row first
-    /// (`synchronized_standby_slots`).
+    /// Only a stream waits for standbys (`synchronized_standby_slots`).
     #[error("standbys are waited for, which windows do not: streaming the backlog")]
     StandbysAwaited,
     /// Windows would come from one server, and acknowledgements go to another.
@@ -24,19 +21,15 @@ pub enum CatchUpError {
         "a transaction has been open for long, or the server writes much: streaming the rest of the backlog"
     )]
     Far,
-    /// Too little of the backlog is on disk, or may be read before the server invalidates the slot.
+    /// Too little of the backlog is on disk, or safe from the slot's invalidation.
     #[error("too little of the backlog can be read in windows: streaming it")]
     Short,
     /// A window stays unread for too long, which blocks the server's VACUUM.
     #[error("a window of the backlog was open for {seconds} s")]
-    Slow {
-        /// Duration.
-        seconds: u64,
-    },
+    Slow { seconds: u64 },
 }
 
 impl CatchUpError {
-    /// The remedy, if any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Refused(server) if server.routine == "ReplicationSlotCreate" => Some(

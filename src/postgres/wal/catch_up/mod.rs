@@ -1,16 +1,15 @@
-//! Reads a backlog by SQL in windows of the log, as a stream of frames. This costs the server half
-//! of streaming, which makes a system call per message.
+//! Reads a backlog by SQL in windows of the log, as a stream of frames. Streaming costs the server
+//! twice as much, because it makes a system call per message.
 //!
-//! Input: the [`Stream`] that holds the slot, and another connection on which
+//! Input: the [`Stream`] that holds the slot, and a connection on which
 //! `pg_logical_slot_get_binary_changes` advances a temporary copy of the slot, window by window.
-//! Output: the stream's frames, and a keepalive at the end of each window. The server decodes one
+//! Output: the stream's frames, and a keepalive at the end of each window.
 //! window while another is read.
 //!
 //! Invariant: only [`CatchUp::acknowledge`] moves the slot, which stays held (G1, G2). The stream
-//! stays open and receives the acknowledgements; its content is discarded. The copy ends with its
-//! connection, or soon after the stream. A window contains everything committed before its end, so
-//! everything up to there was received. If standbys must receive a row first, nothing is read in
-//! windows (G1). Memory is a stream's (G3); malformed bytes are an error (G7).
+//! receives the acknowledgements; its content is discarded. A window contains everything committed
+//! before its end. If standbys must receive a row first, nothing is read in windows (G1). Memory is
+//! a stream's (G3); malformed bytes are an error (G7).
 
 mod error;
 #[cfg(test)]
@@ -38,15 +37,15 @@ use windows::{WINDOW_BYTES_MIN, Windows};
 pub use error::CatchUpError;
 pub use windows::DECODED_BEFORE_BYTES_MAX;
 
-/// Prefix of a copy's name; the ids of two server processes follow: its own, and the stream's.
+/// Prefix of a copy's name; the process ids of copy and stream follow.
 pub(crate) const COPY_PREFIX: &str = "postrider_catch_up";
 /// Windows requested at a time: one is read, one is decoded.
 const ASKED_MAX: usize = 2;
-/// Longest time for reading a window, which usually takes about a second. Until its end the server
-/// keeps rows that were deleted since its start.
+/// Longest time for reading a window, usually about a second. Meanwhile the server keeps rows
+/// deleted since its start.
 const WINDOW_OPEN_MAX: Duration = Duration::from_mins(2);
-/// Limit for moving the slot's `restart_lsn` at the end: 0.8 s for 372 MiB on PostgreSQL 15, with
-/// all cores busy.
+/// Limit for moving `restart_lsn` at the end. Measured: 0.8 s for 372 MiB on PostgreSQL 15 with all
+/// cores busy.
 const ADVANCE_LIMIT: Duration = Duration::from_secs(10);
 /// The server's own limit. A process that continues alone would hold the slot against the next
 /// session.
@@ -54,19 +53,16 @@ const ADVANCE_SERVER_LIMIT: &str = "8s";
 /// Interval of reading the stream. A server with `tcp_user_timeout = 5s` ended an unread stream
 /// after 5.9 s.
 const DISCARD_EVERY: Duration = Duration::from_secs(1);
-/// Log per session, because `restart_lsn` moves only at its end. Until then the server keeps all
-/// the session's log, and another relay would repeat its rows after a server restart. A move takes
-/// longer for more log.
+/// Log per session. `restart_lsn` moves only at the session's end: until then the server keeps its
+/// log, and another relay would repeat its rows after a server restart.
 const SESSION_BYTES_MAX: u64 = 512 << 20;
-/// While a session reads, others may write this many times as much before the server invalidates
-/// the slot.
+/// Divisor of the bytes until invalidation, because others write while a session reads.
 const SAFE_PART: u64 = 4;
 /// Less log than this is not worth a move.
 const ADVANCE_BYTES_MIN: u64 = 16 << 20;
 
-/// `work_mem` holds a window's rows, unless a transaction is large. A connection whose relay is
-/// gone ends by itself. Over TCP this includes one that does not read for longer than
-/// [`WINDOW_OPEN_MAX`]. Over a Unix socket see [`guard_sql`].
+/// `work_mem` holds a window's rows, unless a transaction is large. Keepalives end a connection
+/// whose relay is gone or does not read for [`WINDOW_OPEN_MAX`]. A Unix socket needs [`guard_sql`].
 const SETTINGS: [(&str, &str); 7] = [
     ("work_mem", "32MB"),
     ("jit", "off"),
@@ -81,20 +77,17 @@ const SETTINGS: [(&str, &str); 7] = [
 const GUARD_SETTINGS: [(&str, &str); 2] =
     [("client_connection_check_interval", "1s"), ("idle_session_timeout", "10s")];
 
-/// From PostgreSQL 17 on. The server does not make a copy of the slot wait for them.
+/// Setting since PostgreSQL 17. The server does not make a copy of the slot wait for these
+/// standbys.
 const AWAITED_STANDBYS: &str =
     "SELECT pg_catalog.current_setting('synchronized_standby_slots', true)";
 /// Windows end at the log on disk, whatever position is requested.
 const FLUSHED: &str = "SELECT pg_catalog.pg_current_wal_flush_lsn()";
 
-/// What to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
-    /// The slot.
     pub slot: String,
-    /// The publication.
     pub publication: String,
-    /// True if logical messages are read too.
     pub messages: bool,
     /// The slot's position.
     pub from: Lsn,
@@ -102,17 +95,14 @@ pub struct Backlog {
     pub until: Lsn,
     /// Bytes of log from the slot's `restart_lsn` to `from`.
     pub before: u64,
-    /// Bytes that may still be written before the server invalidates the slot; `None` without a
-    /// limit.
+    /// Bytes until the server invalidates the slot; `None` without a limit.
     pub safe: Option<u64>,
-    /// Server process of the stream.
     pub stream_pid: i32,
-    /// Start time of the slot's server; see [`ServerProcess`](super::connection::ServerProcess).
     pub server_started_us: i64,
 }
 
 impl Backlog {
-    /// The part for one session: what is on disk, and safe from invalidation. Upholds G1.
+    /// Part for one session: log on disk, safe from invalidation. Upholds G1.
     fn up_to(self, flushed: Lsn) -> Result<Self, CatchUpError> {
         let safe = self.safe.map_or(u64::MAX, |safe| safe / SAFE_PART);
         let bytes = safe.min(SESSION_BYTES_MAX);
@@ -135,8 +125,8 @@ pub struct SlotCopy<T = Wire> {
 }
 
 impl<T: Transport> SlotCopy<T> {
-    /// Copies the slot that this relay holds, over an SQL connection. A proxy may have connected it
-    /// to another server than the stream, with an equally named slot elsewhere. Upholds G1.
+    /// Copies the slot that this relay holds. A proxy may have led to another server with an
+    /// equally named slot. Upholds G1.
     pub fn make(mut connection: Connection<T>, backlog: Backlog) -> Result<Self, WalError> {
         let process = connection.server_process()?;
         if process.server_started_us != backlog.server_started_us {
@@ -160,7 +150,7 @@ impl<T: Transport> SlotCopy<T> {
         Ok(Self { connection, pid: process.pid, name, backlog, guard: None })
     }
 
-    /// Has a server process end the copy once the stream is gone, over another connection.
+    /// Makes a server process end the copy once the stream is gone, over another connection.
     pub fn guarded_by(self, mut connection: Connection<T>) -> Result<Self, WalError> {
         connection.set_for_session(&GUARD_SETTINGS)?;
         let sql = guard_sql(&self.name, self.pid, self.backlog.stream_pid);
@@ -170,7 +160,6 @@ impl<T: Transport> SlotCopy<T> {
         Ok(Self { guard: Some(guard), ..self })
     }
 
-    /// Starts reading, while the stream holds the slot.
     pub fn over(self, stream: Stream<T>) -> CatchUp<T> {
         let Self { connection, name, backlog, guard, .. } = self;
         let rows = connection.into_channel();
@@ -198,10 +187,10 @@ impl<T: Transport> SlotCopy<T> {
     }
 }
 
-/// SQL that ends the copy 10 s to 20 s after its stream has gone. A frozen relay cannot, and only
-/// `pg_terminate_backend` interrupts a server process with an unread window: on PostgreSQL 15 a
-/// COPY blocked on a Unix socket outlived `statement_timeout` and `idle_session_timeout`. Each
-/// check is its own transaction, so VACUUM waits for none.
+/// SQL that ends the copy 10 s to 20 s after its stream has gone. Only `pg_terminate_backend`
+/// interrupts an unread window: on PostgreSQL 15 a COPY blocked on a Unix socket outlived
+/// `statement_timeout` and `idle_session_timeout`. Each check is its own transaction, so VACUUM
+/// does not wait.
 fn guard_sql(name: &str, copy: i32, stream: i32) -> String {
     let name = literal(name);
     format!(
@@ -218,7 +207,6 @@ fn guard_sql(name: &str, copy: i32, stream: i32) -> String {
     )
 }
 
-/// A backlog that is read in windows.
 #[derive(Debug)]
 pub struct CatchUp<T = Wire> {
     stream: Stream<T>,
@@ -228,7 +216,7 @@ pub struct CatchUp<T = Wire> {
     windows: Windows,
     /// Ends of the requested windows that are not complete.
     asked: VecDeque<Lsn>,
-    /// When reading the first of them started, and at which byte.
+    /// Start of reading the first of them: time and byte.
     read_since: Instant,
     read_from: u64,
     /// Log that the server decodes in vain, as last reported.
@@ -242,9 +230,7 @@ pub struct CatchUp<T = Wire> {
     sent_us: i64,
     received: Lsn,
     bytes_before: u64,
-    /// True once a slow window was reported.
     is_slow: bool,
-    /// True while a ping is unanswered.
     is_pinged: bool,
     discarded: Instant,
     /// Ends together with the windows.
@@ -252,17 +238,14 @@ pub struct CatchUp<T = Wire> {
 }
 
 impl<T: Transport> CatchUp<T> {
-    /// Start of the first window.
     pub const fn from(&self) -> Lsn {
         self.backlog.from
     }
 
-    /// End of the last window.
     pub const fn until(&self) -> Lsn {
         self.backlog.until
     }
 
-    /// As [`Stream::fill`].
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.ask()?;
         self.stream.push_out()?;
@@ -276,7 +259,6 @@ impl<T: Transport> CatchUp<T> {
         self.rows.read_available()
     }
 
-    /// Requests windows, so that the server always has one to decode.
     fn ask(&mut self) -> Result<(), WalError> {
         while self.asked.len() < ASKED_MAX
             && let Some(end) = self.windows.next()
@@ -291,8 +273,7 @@ impl<T: Transport> CatchUp<T> {
         Ok(())
     }
 
-    /// Discards input of the stream, so that neither the server nor a proxy considers this client
-    /// dead.
+    /// Discards input of the stream, so that neither server nor proxy considers this client dead.
     pub fn tend(&mut self) -> Result<(), WalError> {
         if self.discarded.elapsed() < DISCARD_EVERY {
             return Ok(());
@@ -310,8 +291,7 @@ impl<T: Transport> CatchUp<T> {
         self.sent_us = PgTime::from_unix_us(now_us()).0;
     }
 
-    /// Query for everything committed before `end`, and for the log that the server will decode in
-    /// vain after it.
+    /// Query for everything committed before `end`, and for the log decoded in vain after it.
     fn window_sql(&self, end: Lsn) -> String {
         let Self { name, backlog: Backlog { publication, messages, .. }, .. } = self;
         let (name, publication) = (literal(name), literal(&identifier(publication)));
@@ -325,7 +305,6 @@ impl<T: Transport> CatchUp<T> {
         )
     }
 
-    /// As [`Stream::peek`].
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         loop {
@@ -386,7 +365,6 @@ impl<T: Transport> CatchUp<T> {
         Ok(Some(large.frame()))
     }
 
-    /// Drops the frame that `peek` showed.
     #[inline]
     pub fn consume(&mut self) {
         if self.large.take().is_some() {
@@ -412,7 +390,6 @@ impl<T: Transport> CatchUp<T> {
             };
         }
         match head.tag {
-            // CopyOutResponse.
             b'H' => self.is_first = true,
             // The end of a copy, of a command; the columns of an answer.
             b'c' | b'C' | b'T' => {}
@@ -454,9 +431,9 @@ impl<T: Transport> CatchUp<T> {
         self.ask()
     }
 
-    /// As [`Stream::acknowledge`]. Also checks that the slot is still held, and reports once that a
-    /// window stays open for too long. Without a requested window, the windows' server answers
-    /// pings, because the stream is not read. Upholds G1.
+    /// As [`Stream::acknowledge`]. Also checks that the slot is still held, and reports a slow
+    /// window once. Without a requested window, the windows' server answers pings, because the
+    /// stream is not read. Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.stream.see_end()?;
         if ask_reply && self.asked.is_empty() && !self.is_pinged {
@@ -472,38 +449,32 @@ impl<T: Transport> CatchUp<T> {
         Ok(told)
     }
 
-    /// As [`Stream::finish`]. Then moves the slot's `restart_lsn` to the acknowledged position,
-    /// where the next session starts to decode. The stream does not, because its server process has
-    /// decoded little.
+    /// As [`Stream::finish`]. Then moves `restart_lsn` to the acknowledged position, where the next
+    /// session starts to decode. The stream's process decoded too little to move it.
     pub fn finish(self, limit: Duration) -> Result<(), WalError> {
         let Self { stream, mut rows, backlog, asked, is_pinged, .. } = self;
         let acknowledged = stream.acknowledged();
         stream.finish(limit)?;
         if asked.is_empty() && acknowledged.bytes_since(backlog.from) >= ADVANCE_BYTES_MIN {
-            // A failure, for example if another relay holds the slot by now, only makes the next
-            // session decode more.
+            // After a failure the next session only decodes more.
             let answers = 1 + usize::from(is_pinged);
             let _ = advance(&mut rows, &backlog.slot, acknowledged, answers);
         }
         Ok(())
     }
 
-    /// Highest position up to which frames were read.
     pub fn received(&self) -> Lsn {
         self.received
     }
 
-    /// Bytes read in this session, framing included.
     pub fn received_bytes(&self) -> u64 {
         self.rows.bytes_read - self.bytes_before
     }
 
-    /// Highest position reported to the server as settled.
     pub fn acknowledged(&self) -> Lsn {
         self.stream.acknowledged()
     }
 
-    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.rows.buffer.len()
     }
@@ -513,8 +484,8 @@ fn position(rows: &[TextRow]) -> Lsn {
     rows.iter().flatten().flatten().find_map(|text| text.parse().ok()).unwrap_or(Lsn::ZERO)
 }
 
-/// Moves the slot to its acknowledged position, and `restart_lsn` with it. The last of `answers`
-/// confirms it.
+/// Moves the slot and `restart_lsn` to the acknowledged position. The last of `answers` confirms
+/// it.
 fn advance<T: Transport>(
     rows: &mut MessageChannel<T>,
     slot: &str,

@@ -27,7 +27,6 @@ fn backlog(from: u64, until: u64, before: u64) -> Backlog {
     }
 }
 
-/// Windows over one script, acknowledged over another.
 fn catch_up(rows: Script, limit: usize, backlog: Backlog) -> CatchUp<Script> {
     let (connection, name) = (Connection::over(rows, limit), "copy".to_owned());
     let copy = SlotCopy { connection, pid: 11, name, backlog, guard: None };
@@ -222,8 +221,7 @@ fn g7_a_malformed_row_is_an_error() {
     }
 }
 
-/// PostgreSQL 18 only warns about rows written while the publication did not exist. The stream
-/// refuses them.
+/// PostgreSQL 18 only warns about rows written while the publication did not exist.
 #[test]
 fn g4_a_publication_that_was_missing_ends_the_windows() {
     let missing = report(b'N', "WARNING", "55000", "skipped loading publication \"p\"");
@@ -253,7 +251,6 @@ fn a_server_that_ends_the_connection_refuses_nothing() {
     assert!(matches!(error, Some(WalError::CatchUp(CatchUpError::Ended(_)))), "{error:?}");
 }
 
-/// The stream's content is discarded and does not count as received.
 #[test]
 fn g1_what_the_held_stream_brings_is_thrown_away() {
     let frames = [wal(90 * MIB, b"Begin"), wal(91 * MIB, b"Commit")].concat();
@@ -283,8 +280,7 @@ fn what_is_settled_is_acknowledged_however_long_a_window_is_open() {
     assert_eq!(source.acknowledge(Lsn::new(18 * MIB), false), Ok(Lsn::new(18 * MIB)), "said once");
 }
 
-/// The server's TCP ends a connection without reads for that long, for example while the brokers
-/// are away.
+/// The server's TCP ends a connection without reads for that long.
 #[test]
 fn a_window_may_wait_for_the_brokers() {
     let (_, limit) = SETTINGS.iter().find(|(name, _)| *name == "tcp_user_timeout").unwrap();
@@ -292,8 +288,7 @@ fn a_window_may_wait_for_the_brokers() {
     assert!(Duration::from_secs(limit) > WINDOW_OPEN_MAX + Duration::from_secs(30));
 }
 
-/// Upholds G1: the server shows only what is on disk, whatever is requested. It may also invalidate
-/// a slot whose log is kept for longer than a session takes.
+/// Upholds G1: the server shows only what is on disk, and may invalidate the slot meanwhile.
 #[test]
 fn g1_windows_end_where_the_log_on_disk_does() {
     let until = |safe, flushed| {
@@ -307,7 +302,6 @@ fn g1_windows_end_where_the_log_on_disk_does() {
     assert_eq!(until(None, 0), Err(CatchUpError::Short));
 }
 
-/// Answers of a server with this start time, and this start of the slot's copy.
 fn answers(started_us: &str, copied: &str) -> Vec<u8> {
     let rows: [&[&str]; 5] = [&["4711", started_us], &[""], &[""], &["1/0"], &[copied]];
     let answer = |texts: &[&str]| {
@@ -321,7 +315,6 @@ fn answers(started_us: &str, copied: &str) -> Vec<u8> {
     rows.map(answer).concat()
 }
 
-/// The acknowledged stream and the windows come from one server and start at one position.
 #[test]
 fn g1_windows_of_another_slot_are_not_read() {
     let make = |started_us: &str, copied: &str| {

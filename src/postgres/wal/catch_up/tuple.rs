@@ -1,9 +1,9 @@
 //! Parses rows of `COPY .. TO STDOUT (FORMAT binary)` that consist of a position and a pgoutput
 //! message.
 //!
-//! Input: the body of a CopyData message. Output: position and message, borrowed. Source: "Binary
-//! Format" in the documentation of COPY; the server sends each row in its own message, and the
-//! file's header with the first one. Invariant: bytes of another shape are an error (G7).
+//! Source: "Binary Format" in the documentation of COPY; the server sends each row in its own
+//! message, and the file's header with the first one. Invariant: bytes of another shape are an
+//! error (G7).
 
 use crate::wal::error::WalError;
 use postrider_core::lsn::Lsn;
@@ -11,8 +11,7 @@ use postrider_core::lsn::Lsn;
 /// Signature, flags, length of the (undefined) extension.
 const HEADER: [u8; 19] = *b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 
-/// Size before a message: number of columns, length and value of the position, length of the
-/// message.
+/// Number of columns, length and value of the position, length of the message.
 const BEFORE_MESSAGE: usize = 2 + 4 + 8 + 4;
 
 const MALFORMED: WalError = WalError::Protocol("a malformed row of a copy");

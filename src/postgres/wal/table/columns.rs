@@ -1,20 +1,15 @@
 //! The columns of a table that a replication stream sends, from the catalog.
 
-/// A column from the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowColumn {
-    /// Its name.
     pub name: String,
-    /// Its type; for a domain over a built-in type, that type.
+    /// For a domain over a built-in type, that type.
     pub type_oid: u32,
-    /// `pg_attribute.atttypmod`.
     pub modifier: i32,
-    /// True if it may be NULL.
     pub is_nullable: bool,
 }
 
-/// Query for the sent columns of a table, with SQL for its OID: name, type, modifier, and
-/// nullability, in the table's order.
+/// Query for the sent columns of a table, with SQL for its OID.
 ///
 /// The stream names a domain's innermost type (`logicalrep_write_typ` in
 /// `replication/logical/proto.c`). System objects have OIDs below 16384 (`FirstNormalObjectId`).

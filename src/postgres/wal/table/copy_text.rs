@@ -1,9 +1,8 @@
 //! Converts a row of COPY's text format to a pgoutput Insert.
 //!
-//! Input: one row of `COPY .. TO STDOUT` (documentation of COPY, "Text Format") with its line end,
-//! and its number of columns. Output: the stream's Insert for it, and the places of some columns'
-//! values. Invariant: another number of columns, or a row that ends in an escape, is an error (G7).
-//! A lone backslash and `N` is NULL; an empty value is not.
+//! Input: one row of `COPY .. TO STDOUT` (documentation of COPY, "Text Format"). Output: the
+//! stream's Insert, and the places of some values. Invariant: another number of columns, or a row
+//! that ends in an escape, is an error (G7).
 
 use std::ops::Range;
 
@@ -15,7 +14,7 @@ const HEAD_BYTES: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) columns: usize,
-    /// The first ones, which belong to the Insert; the others serve only for the order.
+    /// Columns of the Insert; the others serve only for the order.
     pub(super) sent: usize,
 }
 
@@ -59,7 +58,7 @@ impl RowBuffer {
 }
 
 impl RowWriter {
-    /// A writer for a table with this OID and shape, which notes the places of `kept`.
+    /// `kept`: columns whose places are noted.
     ///
     /// # Panics
     ///
@@ -140,8 +139,7 @@ fn write_value(value: &[u8], out: &mut Vec<u8>) -> Result<Option<Range<usize>>, 
     Ok(Some(start..end))
 }
 
-/// The character for a backslash and this letter (`CopyAttributeOutText` in copyto.c); any other
-/// letter stands for itself.
+/// The character for a backslash and this letter (`CopyAttributeOutText` in copyto.c).
 const fn unescaped(letter: u8) -> u8 {
     match letter {
         b'b' => 0x08,

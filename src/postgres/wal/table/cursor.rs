@@ -1,8 +1,5 @@
-//! Places between two rows of a table, in the reading order.
-//!
-//! Input: ends of transactions, with the place behind their last row; the delivered position.
-//! Output: the place at which a later session resumes. Invariant: only the last delivered place is
-//! kept, so there are as many places as transactions in flight (G3).
+//! Places between two rows of a table, at which a later session resumes. Invariant: only the last
+//! delivered place is kept, so there are as many places as transactions in flight (G3).
 
 use std::collections::VecDeque;
 
@@ -19,7 +16,6 @@ impl Ends {
         self.0.extend(cursor.map(|cursor| (end, cursor)));
     }
 
-    /// The last place up to `end`.
     pub(super) fn at(&self, end: Lsn) -> Option<&RowCursor> {
         self.0.iter().rev().find(|(at, _)| *at <= end).map(|(_, cursor)| cursor)
     }

@@ -1,10 +1,9 @@
 //! Keeps tables in the shape in which they are read, and detects earlier rewrites.
 //!
-//! `ALTER TABLE` that rewrites a table is not safe for snapshots (documentation, "Caveats" of
-//! concurrency control): an earlier snapshot does not see any row afterwards, and each row has the
-//! rewriting transaction's number. A table is therefore locked before the snapshot. If the snapshot
-//! comes first, as with a slot's, the table's files at that time are compared with the present
-//! ones.
+//! An `ALTER TABLE` that rewrites a table hides all rows from an earlier snapshot (documentation,
+//! "Caveats" of concurrency control). A table is therefore locked before the snapshot. If the
+//! snapshot comes first, as with a slot's, the table's files at that time are compared with the
+//! present ones.
 
 use super::scan::sql_name;
 use crate::wal::{Connection, Transport, WalError};
@@ -13,16 +12,13 @@ use postrider_core::outbox::TableName;
 /// A table or partition with its own rows, and its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableFile {
-    /// OID of the table or partition.
     pub oid: u32,
     /// The file in the transaction's snapshot.
     pub then: u32,
-    /// The present file.
     pub now: u32,
 }
 
-/// Locks tables, with their partitions, until the transaction ends, without taking a snapshot. The
-/// wait for other sessions has the limit of any answer.
+/// Locks tables, with their partitions, until the transaction ends, without taking a snapshot.
 pub fn lock_tables<'a, T: Transport>(
     connection: &mut Connection<T>,
     tables: impl IntoIterator<Item = &'a TableName>,

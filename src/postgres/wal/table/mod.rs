@@ -1,12 +1,11 @@
 //! Reads the rows of tables as a stream of frames, so that the code for a replication stream
 //! delivers them too.
 //!
-//! Input: [`TableScan`]s, read in turn by COPY over a replication connection (a logical one runs
-//! SQL as simple queries), in its transaction's snapshot. Output: [`Frame`]s like the stream's:
-//! small transactions, descriptions of tables, inserts; at the end a keepalive. Invariant:
-//! positions are not the log's. They count the transactions from the caller's start, and do not
-//! reach its end before the last row. A row is sent once. Memory is bounded by the largest row
-//! (G3); malformed bytes are an error (G7). Nothing is acknowledged to the server.
+//! Input: [`TableScan`]s, read in turn by COPY in one snapshot. Output: [`Frame`]s: small
+//! transactions, descriptions of tables, inserts, a final keepalive. Invariant: positions count the
+//! transactions from the caller's start, and do not reach its end before the last row. A row is
+//! sent once. The largest row bounds memory (G3); malformed bytes are an error (G7). Nothing is
+//! acknowledged to the server.
 
 mod columns;
 mod copy_text;
@@ -48,8 +47,7 @@ pub use scan::{
 pub(super) use scan::{columns_of, sql_name};
 pub use selection::{RowNumbers, RowNumbersWriter};
 
-/// Rows per transaction: enough that its two frames cost nothing, few enough that a stop, which
-/// waits for its end, is fast.
+/// Rows per transaction. More rows would delay a stop, which waits for the transaction's end.
 const TRANSACTION_ROWS: u32 = 1_000;
 /// Transactions per second with a rate limit.
 const PACED_TRANSACTIONS_PER_S: u32 = 10;
@@ -58,7 +56,6 @@ const PACED_TRANSACTIONS_PER_S: u32 = 10;
 /// non-transactional logical message, and all its rows as one.
 const POSITIONS: u64 = 2;
 
-/// Positions of the transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Positions {
     /// Start of the first transaction; each takes two positions.
@@ -69,7 +66,6 @@ pub struct Positions {
     pub end: Lsn,
 }
 
-/// A stream of table rows.
 #[derive(Debug)]
 pub struct TableStream<T = Wire> {
     connection: Connection<T>,
@@ -125,7 +121,6 @@ enum Arrived {
 }
 
 impl<T: Transport> TableStream<T> {
-    /// Reads tables in this order.
     pub fn begin(connection: Connection<T>, scans: Vec<TableScan>, at: Positions) -> Self {
         let bytes_before = connection.bytes_read();
         Self {
@@ -150,7 +145,6 @@ impl<T: Transport> TableStream<T> {
         }
     }
 
-    /// Limits the rate to this number of rows per second.
     #[must_use]
     pub fn paced(self, rows_per_second: Option<u32>) -> Self {
         let Some(rows) = rows_per_second else { return self };
@@ -174,8 +168,7 @@ impl<T: Transport> TableStream<T> {
         self.connection
     }
 
-    /// Reads what is available and fits; otherwise waits at most `wait`. Returns the number of
-    /// bytes read. While the rate limit applies, it waits for that instead.
+    /// Reads what is available, or waits at most `wait` or for the rate limit. Returns bytes read.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.connection.channel().push_out()?;
         let bytes = self.connection.channel().read_available()?;
@@ -201,8 +194,7 @@ impl<T: Transport> TableStream<T> {
         channel.read_available()
     }
 
-    /// The next frame, if available; unchanged until [`TableStream::consume`]. Returns the server's
-    /// errors.
+    /// The next frame, unchanged until [`TableStream::consume`]. Returns the server's errors.
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         if self.shown.is_none() {
             self.shown = self.next_frame()?;
@@ -224,7 +216,6 @@ impl<T: Transport> TableStream<T> {
         number.ok_or(WalError::Protocol("a malformed mark of a row"))
     }
 
-    /// Drops the frame that `peek` showed.
     pub fn consume(&mut self) {
         self.step = match (self.shown.take(), self.step) {
             (Some(Shown::Begin), _) => Step::Within(std::mem::take(&mut self.positions.rows)),
@@ -386,8 +377,7 @@ impl<T: Transport> TableStream<T> {
         (!after.is_empty()).then_some(RowCursor { table, order_by, after })
     }
 
-    /// Place behind the last row of the transactions up to `end`; `None` before the first one, and
-    /// without an order.
+    /// Place behind the last row up to `end`; `None` before the first one, and without an order.
     pub fn cursor_at(&self, end: Lsn) -> Option<&RowCursor> {
         self.ends.at(end)
     }
@@ -397,17 +387,14 @@ impl<T: Transport> TableStream<T> {
         self.ends.settled(end);
     }
 
-    /// True once everything was read and consumed.
     pub fn is_done(&self) -> bool {
         self.step == Step::Ended
     }
 
-    /// Rows consumed.
     pub const fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// End of the last consumed transaction.
     pub fn received(&self) -> Lsn {
         if self.is_done() { self.positions.end } else { self.positions.first }
     }
@@ -417,7 +404,6 @@ impl<T: Transport> TableStream<T> {
         self.connection.bytes_read() - self.bytes_before
     }
 
-    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.connection.buffered()
     }

@@ -1,7 +1,4 @@
-//! Limits the number of rows per second.
-//!
-//! Input: a rate, and the time at each row. Output: whether the row may be sent, and otherwise how
-//! long to wait. At most a tenth of a second of unused time is saved. The caller reads the clock.
+//! Limits the number of rows per second. The caller reads the clock.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +12,6 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// At most `rows_per_second` rows, at least one.
     pub(super) fn new(rows_per_second: u32, now: Instant) -> Self {
         Self { distance: Duration::from_secs(1) / rows_per_second.max(1), next: now }
     }

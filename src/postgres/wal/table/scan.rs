@@ -1,8 +1,7 @@
 //! What to read from one table: its columns, their order, and which rows.
 //!
-//! Input: a [`ScanRequest`]. Output: a [`TableScan`] with the columns of the session's snapshot,
-//! and its COPY command. Invariant: the caller has locked the table against changes of its shape
-//! ([`super::lock_tables`]).
+//! Input: a [`ScanRequest`]. Output: a [`TableScan`] with its COPY command. Invariant: the caller
+//! has locked the table ([`super::lock_tables`]).
 
 use super::columns::{RowColumn, columns_sql};
 use super::copy_text::Shape;
@@ -10,12 +9,10 @@ use crate::wal::quote::{identifier, literal};
 use crate::wal::{Connection, Transport, WalError};
 use postrider_core::outbox::TableName;
 
-/// What to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanRequest {
-    /// The table.
     pub table: TableName,
-    /// Its OID, which identifies it in the core.
+    /// Identifies the table in the core.
     pub table_oid: u32,
     /// True if partitions' rows belong to it; an inheriting table's rows do not.
     pub is_partitioned: bool,
@@ -23,7 +20,6 @@ pub struct ScanRequest {
     pub order_by: Vec<OrderColumn>,
     /// Columns to show; empty: all. The order's columns are read, too.
     pub columns: Vec<String>,
-    /// SQL condition for rows.
     pub condition: Option<String>,
     /// Only rows behind the one with these values of `order_by`.
     pub after: Option<Vec<String>>,
@@ -31,17 +27,14 @@ pub struct ScanRequest {
     pub marks: Option<String>,
 }
 
-/// A column of the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderColumn {
-    /// Its name.
     pub name: String,
     /// Value that replaces NULL; `None`: the column is NOT NULL.
     pub null_as: Option<&'static str>,
 }
 
 impl OrderColumn {
-    /// A NOT NULL column.
     pub fn not_null(name: impl Into<String>) -> Self {
         Self { name: name.into(), null_as: None }
     }
@@ -55,7 +48,6 @@ impl OrderColumn {
     }
 }
 
-/// A table with its columns and COPY command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableScan {
     pub(super) table: TableName,
@@ -64,13 +56,11 @@ pub struct TableScan {
     /// Number of sent columns; the others serve only for the order.
     pub(super) sent: usize,
     pub(super) order: Vec<(usize, OrderColumn)>,
-    /// True if the last column is the mark.
     pub(super) is_marked: bool,
     pub(super) sql: String,
 }
 
 impl ScanRequest {
-    /// Looks up the table's columns in the session's transaction.
     pub fn prepare<T: Transport>(
         self,
         connection: &mut Connection<T>,
@@ -90,7 +80,6 @@ impl ScanRequest {
         Ok(TableScan { table, table_oid, columns, sent, order, is_marked, sql })
     }
 
-    /// The columns to read, and the number of sent ones.
     fn read_of(&self, columns: Vec<RowColumn>) -> (Vec<RowColumn>, usize) {
         let is_sent =
             |column: &RowColumn| self.columns.is_empty() || self.columns.contains(&column.name);
@@ -151,8 +140,7 @@ impl TableScan {
     }
 }
 
-/// Number of rows that the server's statistics predict for these scans. A plan without a number
-/// counts as 0.
+/// Number of rows by the server's statistics. A plan without a number counts as 0.
 pub fn expected_rows<T: Transport>(
     scans: &[TableScan],
     connection: &mut Connection<T>,
@@ -168,7 +156,6 @@ pub fn expected_rows<T: Transport>(
     Ok(all)
 }
 
-/// Number of rows in the first line of an EXPLAIN.
 pub fn planned_rows(line: &str) -> Option<u64> {
     let (_, rest) = line.split_once(" rows=")?;
     rest.split(' ').next()?.parse().ok()

@@ -1,8 +1,5 @@
-//! Selects rows of a scan by their numbers in a file, in ascending order.
-//!
-//! Input: numbers of rows, counted from 1 over all tables of a stream. Output: whether a row is
-//! selected. Invariant: memory does not grow with the numbers. Numbers must be tested in ascending
-//! order; an assertion checks it.
+//! Selects rows of a scan by their numbers in a file, counted from 1 over all tables of a stream.
+//! Invariant: memory does not grow with the numbers.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read as _, Seek as _, Write as _};
@@ -18,7 +15,6 @@ pub struct RowNumbersWriter {
 }
 
 impl RowNumbersWriter {
-    /// Starts with an empty file.
     pub fn new(file: File) -> Self {
         Self { file: BufWriter::new(file), last: 0, count: 0 }
     }
@@ -35,7 +31,6 @@ impl RowNumbersWriter {
         self.file.write_all(&number.to_be_bytes())
     }
 
-    /// Finishes the file.
     pub fn finish(self) -> io::Result<RowNumbers> {
         let count = self.count;
         let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -46,7 +41,6 @@ impl RowNumbersWriter {
     }
 }
 
-/// Selected row numbers.
 #[derive(Debug)]
 pub struct RowNumbers {
     file: BufReader<File>,

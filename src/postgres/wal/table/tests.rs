@@ -85,7 +85,6 @@ fn a_row_is_marked_by_a_column_of_its_own_which_is_not_shown() {
     let rows = ["a\t1\t65\n", "b\t1\t0\n", "c\t\\N\t255\n"].map(row).concat();
     let end = [message(b'c', b""), message(b'C', b"COPY 3\0"), message(b'Z', b"T")].concat();
     let marked = TableScan { is_marked: true, ..scan("a", ORDERED) };
-    // The order's column is the other's last kept one.
     let plain = [message(b'd', b"7\t7\n"), end.clone()].concat();
     let wire = [message(b'H', &[0, 0, 0]), rows, end, message(b'H', &[0, 0, 0]), plain].concat();
     let mut stream = stream(wire, 4096, vec![marked, scan("b", ORDERED)]);
