@@ -1,20 +1,18 @@
-//! The flat read buffer of the replication connection: takes bytes from the socket, lends whole
-//! messages in place.
+//! The flat read buffer of the replication connection: lends whole messages in place.
 //!
 //! Input: bytes, read into `room`. Output: borrowed messages. A message over the size limit is an
-//! error, or is passed on piece by piece on request. Invariant: a message's declared length is
-//! compared with the limit before any room is made for it, and room grows with the received bytes,
-//! at most doubling. Upholds G3 and G7.
+//! error, or passes piece by piece on request. Invariant: a message's declared length is compared
+//! with the limit before room is made for it. Room grows with the received bytes, at most doubling.
+//! Upholds G3 and G7.
 
 use super::error::WalError;
 
-/// Steady-state capacity: the output of a busy walsender in 30 ms, so that the relay can gather a
-/// burst of rows without holding the server back. Unused pages stay untouched.
+/// Steady-state capacity: the output of a busy walsender in 30 ms. Unused pages stay untouched.
 pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 
-/// With less room than this at the end, the unread rest moves to the front before a read, if it is
-/// not longer than the part already read. Each byte then moves at most once. A buffer full of whole
-/// messages is processed first. Moving for each 16 KiB read took a tenth of a backlog's CPU time.
+/// With less room than this, the unread rest moves to the front before a read, if it is not longer
+/// than the part already read. Each byte then moves at most once. Moving for each 16 KiB read took
+/// a tenth of a backlog's CPU time.
 const ROOM_BYTES_MIN: usize = 64 * 1024;
 
 /// Tag and length.
@@ -37,7 +35,6 @@ pub(super) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// An empty buffer that refuses messages larger than `message_bytes_max`.
     pub(super) fn new(message_bytes_max: usize) -> Self {
         Self { bytes: vec![0; BASE_BYTES], start: 0, end: 0, message_bytes_max, passing: 0 }
     }
@@ -73,8 +70,8 @@ impl ReadBuffer {
         Ok(Some(Head { tag, bytes: length + 1 }))
     }
 
-    /// The first message's head, if the whole message is buffered. An oversized message is an error
-    /// until [`ReadBuffer::pass`] is called for it.
+    /// The first whole message's head. An oversized message is an error until [`ReadBuffer::pass`]
+    /// is called.
     #[inline]
     pub(super) fn head(&self) -> Result<Option<Head>, WalError> {
         let Some(head) = self.declared()? else { return Ok(None) };
@@ -89,13 +86,11 @@ impl ReadBuffer {
         WalError::MessageTooLarge { tag, bytes, limit: self.message_bytes_max }
     }
 
-    /// The first bytes of an oversized message's body, once they are buffered.
     pub(super) fn beginning(&self, bytes: usize) -> Option<&[u8]> {
         self.unread().get(HEADER_BYTES..HEADER_BYTES + bytes)
     }
 
-    /// Passes the first message: from now on its bytes come in pieces, without the unwanted ones at
-    /// the start.
+    /// Passes the first message in pieces from now on, without the unwanted bytes at the start.
     pub(super) fn pass(&mut self, bytes: usize, unwanted: usize) {
         let skipped = HEADER_BYTES + unwanted;
         assert!(skipped <= self.len() && skipped <= bytes, "only what is there is passed over");
@@ -135,8 +130,7 @@ impl ReadBuffer {
         self.start += head.bytes;
     }
 
-    /// Room for the next read; empty if the buffer is full and starts with a whole message, which
-    /// is back-pressure.
+    /// Room for the next read; empty if the buffer is full of whole messages (back-pressure).
     pub(super) fn room(&mut self) -> Result<&mut [u8], WalError> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

@@ -1,11 +1,9 @@
 //! A replication connection before it streams: logs in, runs queries, starts the stream.
 //!
-//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, the server's identity,
-//! its backend process, its timeline history, and finally a [`Stream`]. If the server refuses
-//! START_REPLICATION, for example because the slot is in use, the connection remains usable. It
-//! accepts only a server that fits `target_session_attrs`, and sets the client encoding of the
-//! session and of the stream. Invariant: whatever the defaults of role or database, the text format
-//! of all values (dates, floats, bytea) is fixed.
+//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, facts about the server,
+//! and finally a [`Stream`]. If the server refuses START_REPLICATION, the connection remains
+//! usable. Invariant: the server fits `target_session_attrs`. The text format of all values (dates,
+//! floats, bytea) does not depend on role or database.
 
 mod rows;
 mod slot;
@@ -29,18 +27,15 @@ use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::Charset;
 
 /// Default limit for a frame: far above a broker's limit (1 MiB by default), so that a row that is
-/// too large becomes a dead letter, and far below harmful sizes.
+/// too large becomes a dead letter.
 pub const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// An idle connection answers within milliseconds; a server that needs this long is as good as
-/// gone.
+/// Limit for an answer, which usually takes milliseconds.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Settings that make every value's text independent of the server's configuration, send its
-/// warnings, and remove limits. To the server, a stream is one transaction, which a time limit
-/// would end. They are set after the login, over `options` in the connection string and the
-/// defaults of role and database: poolers refuse a login that names them, and servers one that
-/// names a later version's limit.
+/// Settings that fix the text of values, send warnings and remove limits. A stream is one
+/// transaction to the server, which a time limit would end. They are set after the login, because
+/// poolers refuse a login that names them, and old servers one that names a later version's limit.
 const CANONICAL: [(&str, &str); 11] = [
     ("TimeZone", "UTC"),
     ("DateStyle", "ISO"),
@@ -56,41 +51,36 @@ const CANONICAL: [(&str, &str); 11] = [
     ("transaction_timeout", "0"),
 ];
 
-/// Encoding of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StreamEncoding {
-    /// UTF-8: the database's encoding, or the server converts. A character without an equivalent
+    /// The database's encoding, or the server converts to UTF-8. A character without an equivalent
     /// breaks the stream for good.
     #[default]
     Utf8,
-    /// The unknown encoding of an SQL_ASCII database. The server cannot convert its bytes, and the
-    /// stream would break for good at the first one above 127.
+    /// The unknown encoding of an SQL_ASCII database. The server cannot convert its bytes: the
+    /// first one above 127 would break the stream for good.
     Unknown,
     /// The database's single-byte encoding. The reader converts it.
     Own(Arc<Charset>),
 }
 
 impl StreamEncoding {
-    /// A database's encoding with Postgres's name. `characters`: the character of each byte from
-    /// 128 on; `None` without an equivalent in UTF-8.
+    /// An encoding by Postgres's name. `characters`: the character of each byte from 128 on; `None`
+    /// without an equivalent in UTF-8.
     pub fn own(name: &str, characters: [Option<char>; 128]) -> Self {
         Self::Own(Arc::new(Charset::new(name.to_owned(), characters)))
     }
 }
 
-/// The relay's settings for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionParams {
     /// Limit in bytes; larger frames are refused before anything is allocated for them.
     pub frame_bytes_max: usize,
     /// Limit for the answer to one command.
     pub reply_timeout: Duration,
-    /// Encoding of the stream. Answers to SQL and replication commands are in UTF-8, except from an
-    /// SQL_ASCII database.
     pub encoding: StreamEncoding,
     /// True if `pg_logical_emit_message` messages are sent too. Requires PostgreSQL 14.
     pub messages: bool,
-    /// True for a stream; reading only tables does not require a role with `REPLICATION`.
     pub replicates: bool,
 }
 
@@ -106,18 +96,15 @@ impl Default for SessionParams {
     }
 }
 
-/// Identity of the server (IDENTIFY_SYSTEM).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemIdentity {
-    /// The cluster's system identifier. A restored backup shares it with its origin.
+    /// System identifier. A restored backup shares it with its origin.
     pub system_id: String,
     /// The timeline, which a promotion increments.
     pub timeline: u32,
-    /// End of the log on disk.
     pub flushed: Lsn,
 }
 
-/// The server process of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerProcess {
     /// The server's own process id. The login may have reported a proxy's.
@@ -127,7 +114,6 @@ pub struct ServerProcess {
     pub server_started_us: i64,
 }
 
-/// A row of a simple query: text or NULL.
 pub type TextRow = Vec<Option<String>>;
 
 /// Streaming could not start; the connection is returned unless the server has ended it.
@@ -135,11 +121,9 @@ pub type TextRow = Vec<Option<String>>;
 pub struct StartRefused<T = Wire> {
     /// Usable for another attempt.
     pub connection: Option<Connection<T>>,
-    /// The reason.
     pub error: WalError,
 }
 
-/// A logged-in replication connection.
 #[derive(Debug)]
 pub struct Connection<T = Wire> {
     session: MessageChannel<T>,
@@ -176,12 +160,10 @@ impl Connection<Wire> {
         })
     }
 
-    /// True for a unix socket.
     pub fn is_local(&self) -> bool {
         self.endpoint.starts_with('/')
     }
 
-    /// True if the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.session.transport.is_encrypted()
     }
@@ -221,7 +203,6 @@ impl<T: Transport> Connection<T> {
         Self { session, endpoint, backend_pid: 0, params }
     }
 
-    /// Runs one SQL or replication command and returns its rows as text.
     pub fn simple_query(&mut self, sql: &str) -> Result<Vec<TextRow>, WalError> {
         let deadline = self.send_command(sql)?;
         self.answer(deadline)
@@ -257,7 +238,6 @@ impl<T: Transport> Connection<T> {
         failed.map_or(Ok(rows), Err)
     }
 
-    /// Runs IDENTIFY_SYSTEM.
     pub fn identify_system(&mut self) -> Result<SystemIdentity, WalError> {
         let malformed = || WalError::Protocol("a malformed answer to IDENTIFY_SYSTEM");
         let rows = self.simple_query("IDENTIFY_SYSTEM")?;
@@ -273,7 +253,6 @@ impl<T: Transport> Connection<T> {
         })
     }
 
-    /// Asks which server process serves this connection.
     pub fn server_process(&mut self) -> Result<ServerProcess, WalError> {
         const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
             (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint";
@@ -288,8 +267,7 @@ impl<T: Transport> Connection<T> {
         })
     }
 
-    /// Ancestors of a timeline. Empty for the first timeline, and if the server has no history file
-    /// for it.
+    /// Ancestors of a timeline. Empty for the first timeline, or without a history file.
     pub fn timeline_history(&mut self, timeline: u32) -> Result<TimelineHistory, WalError> {
         const UNDEFINED_FILE: &str = "58P01";
         if timeline <= 1 {
@@ -305,10 +283,9 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Starts streaming the slot's changes to the publication's tables, from `start` or, if that is
-    /// lower (for example [`Lsn::ZERO`]), from the slot's acknowledged position. `start` must come
-    /// from this cluster: the server silently accepts a future position, and earlier rows are then
-    /// lost.
+    /// Starts streaming from `start` or, if that is lower, from the slot's acknowledged position.
+    /// `start` must come from this cluster: the server silently accepts a future position, and
+    /// earlier rows are then lost.
     pub fn start(
         mut self,
         slot: &str,
@@ -326,7 +303,6 @@ impl<T: Transport> Connection<T> {
                     WalError::Server(_) => !is_fatal(Some(&error)),
                     _ => false,
                 };
-                // The caller next requests text, not a stream.
                 let alive = alive && self.speak(None).is_ok();
                 Err(Box::new(StartRefused { connection: alive.then_some(self), error }))
             }
@@ -379,7 +355,6 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Sets these parameters for the session, if the server has them.
     pub(super) fn set_for_session(&mut self, settings: &[(&str, &str)]) -> Result<(), WalError> {
         let values: Vec<String> =
             settings.iter().map(|(name, value)| format!("('{name}', '{value}')")).collect();
@@ -391,13 +366,11 @@ impl<T: Transport> Connection<T> {
         self.simple_query(&sql).map(|_| ())
     }
 
-    /// The channel below, for reading answers as they arrive.
     pub(super) fn into_channel(self) -> MessageChannel<T> {
         self.session
     }
 
-    /// Switches both directions to this encoding; `None` is UTF8, to which an SQL_ASCII database
-    /// does not convert.
+    /// Switches both directions to this encoding; `None` is UTF8.
     fn speak(&mut self, charset: Option<Arc<Charset>>) -> Result<(), WalError> {
         if self.session.charset == charset {
             return Ok(());
@@ -431,12 +404,10 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Id of the server process, as in pg_stat_activity.
     pub fn backend_pid(&self) -> i32 {
         self.backend_pid
     }
 
-    /// Address of the server: `host:port` or the socket's path.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -446,7 +417,6 @@ impl<T: Transport> Connection<T> {
         self.session.parameter(name)
     }
 
-    /// Takes the notices received so far.
     pub fn take_notices(&mut self) -> Vec<ServerMessage> {
         self.session.take_notices()
     }

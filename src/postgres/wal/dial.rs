@@ -1,10 +1,8 @@
 //! Connects to the first of several servers that accepts, with TLS if configured.
 //!
-//! Input: a [`ConnectInfo`]. Output: the result of the caller's login on the first server that
-//! accepts. Invariant: an error that another server would repeat (password, permission) ends the
-//! search, as in libpq; only with `sslmode=prefer` is a failed TLS attempt repeated without TLS.
-//! SQL sessions share the rules for the order of servers, TLS, `target_session_attrs`, and the
-//! choice among several errors.
+//! Invariant: an error that another server would repeat (password, permission) ends the search, as
+//! in libpq; only with `sslmode=prefer` is a failed TLS attempt repeated without TLS. SQL sessions
+//! share these rules.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
@@ -64,8 +62,7 @@ pub(crate) fn uses_tls(info: &ConnectInfo, endpoint: &Endpoint) -> bool {
     info.tls.mode != SslMode::Disable && endpoint.socket_path().is_none()
 }
 
-/// The rule of `sslmode=prefer`: the handshake failed, or pg_hba.conf has no line for encrypted
-/// connections.
+/// `sslmode=prefer`: the handshake failed, or pg_hba.conf has no line for encrypted connections.
 pub(crate) fn may_retry_without_tls(info: &ConnectInfo, error: &WalError) -> bool {
     let failed = match error {
         WalError::TlsHandshake { .. } => true,
@@ -97,16 +94,13 @@ pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
     }
 }
 
-/// A query that checks a session's type.
 pub(crate) struct SessionCheck {
     /// Returns one row with one text.
     pub(crate) sql: &'static str,
-    /// The text of an acceptable session.
     pub(crate) expected: &'static str,
     pub(crate) name: &'static str,
 }
 
-/// The check for `target_session_attrs`, if one is required.
 pub(crate) fn session_check(wanted: TargetSessionAttrs) -> Option<SessionCheck> {
     const READ_ONLY: &str = "SELECT current_setting('transaction_read_only')";
     const RECOVERY: &str = "SELECT pg_catalog.pg_is_in_recovery()::text";

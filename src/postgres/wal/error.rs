@@ -1,9 +1,8 @@
 //! Errors of the replication connection, and their remedies.
 //!
-//! Output: [`WalError`] with a hint, a [`Class`] that decides retry and exit code, and the safe
-//! parts of a server's error ([`ServerMessage`]). Invariant: an error is either fixed by a new
-//! session ([`Class::Transient`], [`Class::Held`]) or needs a human; none contains row content or a
-//! password. A server's DETAIL may quote rows, so it is never kept.
+//! Output: [`WalError`] with a hint and a [`Class`] that decides retry and exit code. Invariant: a
+//! new session fixes an error ([`Class::Transient`], [`Class::Held`]), or a human must act. No
+//! error contains row content or a password: DETAIL may quote rows, so it is never kept.
 
 use std::fmt;
 
@@ -18,16 +17,13 @@ pub enum Class {
     Transient,
     /// Another relay holds the slot: wait for it (75 with `--no-wait`).
     Held,
-    /// The server refuses permission: 77.
     Permission,
-    /// The configuration must change: 78.
     Configuration,
-    /// The start position is lost, or belongs to another source: 70.
+    /// The start position is lost, or belongs to another source.
     Position,
 }
 
 impl Class {
-    /// The process's exit code.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Transient => 69,
@@ -38,13 +34,12 @@ impl Class {
         }
     }
 
-    /// True if a new session may succeed without help.
     pub const fn is_transient(self) -> bool {
         matches!(self, Self::Transient | Self::Held)
     }
 
-    /// Class of a server error by SQLSTATE (PostgreSQL documentation, appendix A). Unknown codes
-    /// count as temporary, because stopping for good would be worse.
+    /// Class of a SQLSTATE (PostgreSQL documentation, appendix A). Unknown codes count as
+    /// temporary, because stopping for good would be worse.
     pub fn of_sqlstate(code: &str) -> Self {
         match code {
             "55006" => Self::Held,
@@ -66,18 +61,15 @@ impl Class {
 pub struct ServerMessage {
     /// `ERROR`, `FATAL`, `WARNING`, ..., not translated.
     pub severity: String,
-    /// SQLSTATE.
     pub code: String,
-    /// The primary message.
     pub message: String,
-    /// The server's own hint.
     pub hint: String,
     /// The server's C function, which is not translated.
     pub routine: String,
 }
 
 impl ServerMessage {
-    /// Adds the password's source to the advice, if the server refuses a login's password.
+    /// Adds the password's source to the hint if the server refuses the password.
     #[must_use]
     pub fn of_login(self, info: &ConnectInfo) -> Self {
         let is_refused = self.code == "28P01" && self.hint.is_empty();
@@ -92,157 +84,63 @@ impl fmt::Display for ServerMessage {
     }
 }
 
-/// Why the replication connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WalError {
-    /// Nothing answers at the address.
     #[error("cannot connect to Postgres at {endpoint}: {reason}")]
-    Unreachable {
-        /// `host:port` or the socket's path.
-        endpoint: String,
-        /// The system's reason.
-        reason: String,
-    },
-    /// The peer did not answer in time.
+    Unreachable { endpoint: String, reason: String },
     #[error("Postgres did not answer in time while {doing}")]
-    TimedOut {
-        /// The action.
-        doing: &'static str,
-    },
-    /// A login timed out; the peer's identity is not known.
+    TimedOut { doing: &'static str },
     #[error("Postgres at {endpoint} did not answer in time while {doing}")]
-    LoginTimedOut {
-        /// `host:port` or the socket's path.
-        endpoint: String,
-        /// The action.
-        doing: &'static str,
-    },
-    /// TLS is required, and the server does not offer it.
+    LoginTimedOut { endpoint: String, doing: &'static str },
     #[error("{endpoint} does not offer TLS, and sslmode demands it")]
-    TlsNotOffered {
-        /// The server.
-        endpoint: String,
-    },
-    /// The TLS handshake failed: certificate, name or protocol version.
+    TlsNotOffered { endpoint: String },
     #[error("cannot establish TLS with {endpoint}: {reason}")]
-    TlsHandshake {
-        /// The server.
-        endpoint: String,
-        /// The TLS library's reason.
-        reason: String,
-    },
-    /// The server's certificate is not valid at this time.
+    TlsHandshake { endpoint: String, reason: String },
     #[error("cannot establish TLS: the certificate `{subject}` of {endpoint} {fault}")]
-    CertificateInvalid {
-        /// The server.
-        endpoint: String,
-        /// Subject of the certificate.
-        subject: String,
-        /// Start or end of its validity.
-        fault: Fault,
-    },
-    /// The client's certificates or keys are unusable.
+    CertificateInvalid { endpoint: String, subject: String, fault: Fault },
     #[error("{0}")]
     TlsFiles(#[from] super::tls::TlsFilesError),
-    /// The server requests a password, and there is none.
     #[error("{endpoint} asks for a password for user `{user}` and none is given")]
-    PasswordMissing {
-        /// The server.
-        endpoint: String,
-        /// The role.
-        user: String,
-        /// Where to set one.
-        hint: String,
-    },
-    /// The password's file, service or command does not provide one now.
+    PasswordMissing { endpoint: String, user: String, hint: String },
     #[error("{0}")]
     Secret(#[from] crate::libpq::SecretError),
-    /// The client ended the exchange: the method is not supported or not permitted, or the server
-    /// could not prove its identity.
     #[error("cannot authenticate with {endpoint}: {reason}")]
-    Authentication {
-        /// The server.
-        endpoint: String,
-        /// The reason.
-        reason: String,
-        /// The fix.
-        hint: &'static str,
-    },
-    /// The server does not fit `target_session_attrs`.
+    Authentication { endpoint: String, reason: String, hint: &'static str },
     #[error("{endpoint} is not a `{wanted}` server")]
-    WrongSession {
-        /// The server.
-        endpoint: String,
-        /// The required type.
-        wanted: &'static str,
-    },
-    /// The slot is in use.
+    WrongSession { endpoint: String, wanted: &'static str },
     #[error("replication slot `{slot}` is in use: {}", .server.message)]
-    SlotHeld {
-        /// The slot.
-        slot: String,
-        /// The server's message, which names the process.
-        server: Box<ServerMessage>,
-    },
-    /// The server reported an error.
+    SlotHeld { slot: String, server: Box<ServerMessage> },
     #[error("Postgres: {0}")]
     Server(Box<ServerMessage>),
     /// A pooler answers, and this session cannot pass it.
     #[error("the server is a connection pooler such as PgBouncer: {found}")]
-    Pooler {
-        /// The evidence.
-        found: String,
-        /// What the pooler refuses.
-        kept_out: KeptOut,
-    },
+    Pooler { found: String, kept_out: KeptOut },
     /// The publication did not exist when a row of the slot was written. PostgreSQL up to 17 ends
     /// the stream there; 18 only warns and skips the row.
     #[error(
         "publication `{publication}` did not exist when the next change of slot `{slot}` was written, so rows would \
          be lost"
     )]
-    PublicationMissing {
-        /// The publication.
-        publication: String,
-        /// The slot, which cannot advance beyond that row.
-        slot: String,
-    },
-    /// The connection ended without a message.
+    PublicationMissing { publication: String, slot: String },
     #[error("Postgres closed the connection")]
     Closed,
     /// The server does not answer pings: the network has failed, or the server hangs.
     #[error("Postgres has sent nothing for {seconds} s, though it was asked to")]
-    Silent {
-        /// Seconds since the first unanswered ping.
-        seconds: u64,
-    },
-    /// The server ended the stream in good order, because it shuts down.
+    Silent { seconds: u64 },
     #[error("Postgres ended the replication stream; it is shutting down")]
     Ended,
-    /// Reading or writing failed.
     #[error("the connection to Postgres failed: {0}")]
     Io(String),
-    /// The bytes violate the protocol.
     #[error("malformed message from Postgres: {0}")]
     Protocol(&'static str),
-    /// A message other than a row exceeds the largest such message.
+    /// A message other than a row is too large.
     #[error("message 0x{tag:02X} from Postgres has {bytes} bytes, more than the limit of {limit}")]
-    MessageTooLarge {
-        /// Its type.
-        tag: u8,
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// A row read from its table exceeds the frame limit.
+    MessageTooLarge { tag: u8, bytes: usize, limit: usize },
     #[error("a row of table {table} has {bytes} bytes as text, more than the limit of {limit}")]
     RowTooLarge {
-        /// The table.
         table: String,
-        /// The row's length in COPY's text format.
+        /// Length in COPY's text format.
         bytes: usize,
-        /// The limit.
         limit: usize,
     },
     /// The query contains text that no row can contain.
@@ -250,31 +148,20 @@ pub enum WalError {
     QueryUntranslatable,
     /// A table lacks a column of the reading order.
     #[error("table {table} has no column `{column}` to order its rows by")]
-    OrderColumnMissing {
-        /// The table.
-        table: String,
-        /// The column.
-        column: String,
-    },
-    /// An oversized row is not a pgoutput message.
+    OrderColumnMissing { table: String, column: String },
     #[error(transparent)]
     Malformed(#[from] DecodeError),
-    /// Rows cannot be polled or marked.
     #[error(transparent)]
     Poll(#[from] super::poll::PollError),
-    /// The rest of a backlog must be streamed.
     #[error(transparent)]
     CatchUp(#[from] super::catch_up::CatchUpError),
 }
 
-/// What a pooler refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptOut {
-    /// A replication connection.
     Replication,
     /// A parameter of the login, for example `options`.
     Parameter,
-    /// A session: each transaction uses another server process.
     Session,
     /// A login, by the pooler's own configuration.
     Login,
@@ -305,8 +192,8 @@ impl KeptOut {
 }
 
 /// Beginnings of the messages with which PgBouncer's configuration refuses a login (`client.c`,
-/// 1.12 to 1.24). `bouncer config error` is not included, because PgBouncer also returns it while
-/// its server restarts.
+/// 1.12 to 1.24). `bouncer config error` is missing, because a restarting PgBouncer also returns
+/// it.
 const LOGIN_BY_POOLER: [&str; 5] = [
     "no such database",
     "no such user",
@@ -334,8 +221,7 @@ impl WalError {
         Self::Pooler { found: message.to_string(), kept_out }
     }
 
-    /// Two sessions, or two transactions of one, share a server process or not, contrary to
-    /// expectation.
+    /// Two sessions or transactions do not use server processes as expected.
     pub(crate) fn of_shared_process(found: String) -> Self {
         Self::Pooler { found, kept_out: KeptOut::Session }
     }
@@ -359,7 +245,7 @@ impl WalError {
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
     }
 
-    /// The server's authentication method is not permitted by `require_auth`. It was not answered.
+    /// The server asks for a method that `require_auth` forbids. The client has not answered.
     pub(crate) fn unwanted(endpoint: &Endpoint, asked: AuthMethod, required: &RequireAuth) -> Self {
         let reason = format!("it {asked}, which require_auth={required} does not permit");
         let hint = "check that host and port are those of the right server; then let its pg_hba.conf \
@@ -368,7 +254,6 @@ impl WalError {
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
     }
 
-    /// Adds the server's name to a timeout during login.
     pub(crate) fn at_login(self, endpoint: &Endpoint) -> Self {
         match self {
             Self::TimedOut { doing } => {
@@ -378,7 +263,6 @@ impl WalError {
         }
     }
 
-    /// The class for the relay.
     pub fn class(&self) -> Class {
         match self {
             Self::Unreachable { .. }
@@ -412,14 +296,14 @@ impl WalError {
     }
 
     /// True for the server's own shutdown messages: `admin_shutdown`, `crash_shutdown`,
-    /// `cannot_connect_now`. A broken connection does not count.
+    /// `cannot_connect_now`.
     pub fn says_shutdown(&self) -> bool {
         let codes = ["57P01", "57P02", "57P03"];
         matches!(self, Self::Server(server) if codes.contains(&server.code.as_str()))
     }
 
-    /// True if the login failed, or could not even be attempted: a password change looks like this.
-    /// 28000 is a role being created or renamed.
+    /// True if the login failed or was not possible: a password change looks like this. 28000 is a
+    /// role being created or renamed.
     pub fn is_login_refused(&self) -> bool {
         match self {
             Self::PasswordMissing { .. }
@@ -431,8 +315,7 @@ impl WalError {
     }
 
     /// True if the server refused the relay for a reason that may be temporary, so that nothing
-    /// about the source was learned. After a login, the server uses no `FATAL` error that needs a
-    /// person.
+    /// about the source was learned. After a login, no `FATAL` error needs a person.
     pub fn is_refused_at_connect(&self) -> bool {
         match self {
             Self::TlsNotOffered { .. }
@@ -448,8 +331,7 @@ impl WalError {
         }
     }
 
-    /// True if the log contains a change at which every session fails, whatever the server's
-    /// present state.
+    /// True if every session fails at a change in the log, whatever the server's state.
     pub fn is_of_the_log(&self) -> bool {
         match self {
             Self::PublicationMissing { .. }
@@ -468,14 +350,13 @@ impl WalError {
         matches!(self, Self::Server(_) | Self::PublicationMissing { .. })
     }
 
-    /// True if pg_hba.conf has no line for this role, database and host, or rejects them. Another
-    /// password does not help, but another role might.
+    /// True if pg_hba.conf has no line for this login, or rejects it. Another password does not
+    /// help, but another role might.
     pub fn is_barred_by_hba(&self) -> bool {
         matches!(self, Self::Server(message)
             if message.code == "28000" && message.routine == LOGIN_BY_HBA)
     }
 
-    /// The fix, if there is one.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Unreachable { .. } => {
@@ -556,8 +437,8 @@ pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is res
     server is promoted: the relay tries again, and every row stays in Postgres; to skip standbys \
     from the start: target_session_attrs=read-write in source.url";
 
-/// True if a standby reports that it only synchronises the slot (17 and later). With a translated
-/// message (`lc_messages`) this is false, but the slot was checked before.
+/// True if a standby reports that it only synchronises the slot (17 and later). A translated
+/// message (`lc_messages`) is not recognised, but the slot was checked before.
 fn is_copied_slot(message: &ServerMessage) -> bool {
     message.code == "55000"
         && message.routine == "CreateDecodingContext"
@@ -567,7 +448,7 @@ fn is_copied_slot(message: &ServerMessage) -> bool {
 fn class_of(message: &ServerMessage) -> Class {
     match message.code.as_str() {
         _ if is_copied_slot(message) => Class::Transient,
-        // Concerns the database, before any slot: it is temporarily closed.
+        // The database is temporarily closed to connections.
         "55000" if message.routine == LOGIN_TO_DATABASE => Class::Transient,
         // Names of settings are not translated.
         "55000" if message.message.contains("wal_level") => Class::Configuration,
@@ -575,7 +456,6 @@ fn class_of(message: &ServerMessage) -> Class {
     }
 }
 
-/// The remedy for an expired server certificate.
 pub const RENEW: &str = "on the server, put a renewed certificate and its key in the place of ssl_cert_file and ssl_key_file; \
                      then: SELECT pg_reload_conf();";
 
@@ -591,20 +471,20 @@ const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postg
                               the row is delivered (nothing is lost): see `A row that Postgres \
                               itself cannot send` in docs/operations/large-rows.md";
 
-/// Routines in which the server checks pg_hba.conf (`libpq/auth.c`; `auth_failed` reports refusals
-/// by a line's method), the role (`utils/init/miscinit.c`) and the database (`postinit.c`).
-/// Messages are translated, routine names are not.
+/// Routines in which the server checks pg_hba.conf (`libpq/auth.c`), the role
+/// (`utils/init/miscinit.c`) and the database (`postinit.c`). Messages are translated, routine
+/// names are not.
 const LOGIN_BY_HBA: &str = "ClientAuthentication";
 const LOGIN_OF_ROLE: &str = "InitializeSessionUserId";
 const LOGIN_TO_DATABASE: &str = "CheckMyDatabase";
 
-/// True for a buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
+/// True for a buffer that cannot grow beyond 1 GiB; such messages are not translated.
 fn is_unsendable(message: &ServerMessage) -> bool {
     message.code == "54000"
         || message.code == "XX000" && message.message.contains("invalid memory alloc request size")
 }
 
-/// The exhausted `max_wal_senders`: `(currently 10)`, in every language.
+/// Limit in an error about `max_wal_senders`: `(currently 10)`, in every language.
 fn wal_senders(message: &ServerMessage) -> Option<i64> {
     let (_, rest) = message.message.split_once("max_wal_senders")?;
     rest.split(|char: char| !char.is_ascii_digit()).find_map(|number| number.parse().ok())

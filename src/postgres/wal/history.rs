@@ -1,9 +1,8 @@
 //! Parses a timeline history file (`TIMELINE_HISTORY`): where a cluster's earlier timelines ended.
 //!
-//! Input: the file's text; a line is `1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00`, the
-//! reason is ignored. Output: the earlier timelines, oldest first, each with the position at which
-//! its successor branched off. Invariant: an invalid line is an error, never skipped. Source:
-//! PostgreSQL's `src/backend/access/transam/timeline.c`, `readTimeLineHistory`.
+//! A line is `1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00`. Output: the earlier timelines,
+//! oldest first. Invariant: an invalid line is an error. Source: `readTimeLineHistory` in
+//! PostgreSQL's `timeline.c`.
 
 use super::error::WalError;
 use postrider_core::lsn::Lsn;

@@ -1,9 +1,8 @@
 //! Tests whether a slot's log can be decoded from the slot's position on.
 //!
-//! Input: the server, a slot, its publication. Output: a [`Readability`]. Invariant: nothing is
-//! acknowledged, and the slot stays free unless the caller permits its use: a temporary copy is
-//! read, like a relay reads the slot. Catalog checks cannot replace this, because PostgreSQL
-//! decodes a change with the catalogs of its time.
+//! Input: a slot and its publication. Output: a [`Readability`]. Invariant: nothing is
+//! acknowledged; a temporary copy of the slot is read unless the caller permits otherwise. Catalog
+//! checks cannot replace this: PostgreSQL decodes a change with the catalogs of its time.
 
 use std::time::{Duration, Instant};
 
@@ -15,50 +14,39 @@ use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::{Message, decode};
 
-/// Maximum time until the caller is asked whether to continue, and until the server is asked for
-/// its position.
+/// Interval of calls to the caller, and of requests for the server's position.
 const TICK: Duration = Duration::from_millis(200);
-/// Time without a change or a new position after which the server has sent the whole log.
+/// Time without news after which the server has sent the whole log.
 const QUIET: Duration = Duration::from_secs(5);
-/// Maximum time to end the stream.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why nothing is found out on a server without room for a copy of the slot.
 const NO_ROOM: &str = "all replication slots of the server are in use, and a copy of the slot needs one: raise \
                        max_replication_slots by one";
 
 /// Reads that must fail at one position, because a proxy may have damaged a message.
 const READS: u32 = 3;
 
-/// Result for a slot's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readability {
-    /// All examined changes can be read.
     Readable,
     /// Every session fails with this error, at a change that the slot keeps.
     Unreadable(WalError),
-    /// No result, for this reason.
     Unknown(String),
 }
 
-/// The log to test.
 #[derive(Debug, Clone, Copy)]
 pub struct LogProbe<'a> {
-    /// Server with the slot.
     pub server: &'a ConnectInfo,
-    /// Session parameters, equal to a relay's.
+    /// Equal to a relay's.
     pub params: &'a SessionParams,
-    /// The slot.
     pub slot: &'a str,
-    /// Its publication.
     pub publication: &'a str,
-    /// True if the slot itself is read if the server has no room for a copy.
+    /// True if the slot itself may be read, for lack of room for a copy.
     pub takes_slot: bool,
 }
 
 impl LogProbe<'_> {
-    /// Reads up to the present end of the log, or until `goes_on`, which receives the position and
-    /// that end, returns false.
+    /// Reads up to the log's end, or until `goes_on(position, end)` is false.
     pub fn run(&self, goes_on: &dyn Fn(Lsn, Lsn) -> bool) -> Result<Readability, WalError> {
         agreed(|| {
             let mut at = Lsn::ZERO;
@@ -77,7 +65,6 @@ impl LogProbe<'_> {
         let copy = format!("postrider_probe_{}", connection.server_process()?.pid);
         let name = match connection.copy_slot_for_session(self.slot, &copy) {
             Ok(()) => copy.as_str(),
-            // configuration_limit_exceeded
             Err(WalError::Server(said)) if said.code == "53400" && self.takes_slot => self.slot,
             Err(WalError::Server(said)) if said.code == "53400" => {
                 return Ok(Readability::Unknown(NO_ROOM.to_owned()));
@@ -104,14 +91,12 @@ impl LogProbe<'_> {
             Err(error) if error.is_of_the_log() => Readability::Unreadable(error),
             found => found?,
         };
-        // The copy ends with its session in any case.
         let _ = stream.finish(FINISH_LIMIT);
         Ok(found)
     }
 }
 
-/// Combined result of the reads. A message that this release cannot read counts as unreadable only
-/// if every read ends at it.
+/// A message that this release cannot read counts as unreadable only if every read ends at it.
 fn agreed(
     mut read: impl FnMut() -> Result<(Readability, Lsn), WalError>,
 ) -> Result<Readability, WalError> {
@@ -132,7 +117,7 @@ fn agreed(
     Ok(found)
 }
 
-/// Reads up to `end`, and notes the position of each change, to which an error may belong.
+/// Notes the position of each change, to which an error may belong.
 fn read_to(
     stream: &mut Stream,
     (end, at): (Lsn, &mut Lsn),

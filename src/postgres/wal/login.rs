@@ -1,9 +1,8 @@
 //! Startup and authentication: scram-sha-256 (bound to TLS if possible), md5, password, trust.
 //!
-//! Input: a fresh [`MessageChannel`]. Output: the channel, ready for queries. Invariant: with
-//! `channel_binding=require` only a bound exchange is accepted. A request that `require_auth` does
-//! not permit is not answered. A server that starts SCRAM must finish it, which proves that it
-//! knows the password too.
+//! Invariant: with `channel_binding=require` only a bound exchange is accepted. A request that
+//! `require_auth` does not permit is not answered. A server that starts SCRAM must finish it, which
+//! proves that it knows the password too.
 
 use std::time::Instant;
 
@@ -32,7 +31,7 @@ pub(super) struct Login<'a> {
 }
 
 impl Login<'_> {
-    /// Logs in and returns the server process's id.
+    /// Returns the server process's id.
     pub(super) fn run<T: Transport>(
         mut self,
         session: &mut MessageChannel<T>,
@@ -95,7 +94,6 @@ impl Login<'_> {
         self.expect_ok(session)
     }
 
-    /// Refuses a method that `require_auth` does not permit, before any answer.
     fn permit(&self, request: &Message) -> Result<(), WalError> {
         let asked = match request {
             Message::AuthenticationOk => AuthMethod::None,

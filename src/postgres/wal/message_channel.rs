@@ -1,8 +1,8 @@
 //! Protocol messages over a transport, shared by login, queries and streaming.
 //!
-//! Input: bytes of a [`Transport`], and bytes to send, which are queued while the socket is full.
-//! Output: messages. Asynchronous ones (notices, parameter changes) are stored separately.
-//! Invariant: their number is bounded (G3); nothing waits past its deadline.
+//! Input: bytes of a [`Transport`], and queued bytes to send. Output: messages. Asynchronous ones
+//! (notices, parameter changes) are stored separately. Invariant: their number is bounded (G3);
+//! nothing waits past its deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -21,10 +21,10 @@ use postrider_core::pgoutput::Charset;
 /// Limit before the login, when messages are small (libpq's own limit is 30,000 bytes).
 const MESSAGE_BYTES_MAX_BEFORE_LOGIN: usize = 64 * 1024;
 
-/// Notices kept until the caller takes them; the oldest are dropped.
+/// The oldest notices are dropped.
 const NOTICES_MAX: usize = 64;
 
-/// Server parameters kept; a server reports about fifteen.
+/// A server reports about fifteen.
 const PARAMETERS_MAX: usize = 64;
 
 const WAIT_MAX: Duration = Duration::from_hours(1);
@@ -48,7 +48,7 @@ pub(super) enum Incoming {
 pub(super) struct MessageChannel<T> {
     pub(super) transport: T,
     pub(super) buffer: ReadBuffer,
-    /// Bytes read since the connection began, including framing.
+    /// Including framing.
     pub(super) bytes_read: u64,
     outgoing: VecDeque<u8>,
     /// True if a write found that the peer no longer listens.
@@ -75,7 +75,7 @@ impl<T: Transport> MessageChannel<T> {
         }
     }
 
-    /// Reads once, as much as is available and fits; returns 0 if nothing is available or fits.
+    /// Reads once; returns 0 if nothing is available or fits.
     pub(super) fn read_available(&mut self) -> Result<usize, WalError> {
         let room = self.buffer.room()?;
         if room.is_empty() {
@@ -111,9 +111,9 @@ impl<T: Transport> MessageChannel<T> {
         !self.outgoing.is_empty()
     }
 
-    /// Sends as much as possible without waiting; true if nothing is left, or if the peer no longer
-    /// listens. The peer's last message is then still to be read and gives the reason. If the
-    /// caller has not read it by its next write, that write fails.
+    /// Sends without waiting; true if nothing is left, or if the peer no longer listens. The peer's
+    /// last message then gives the reason. If the caller has not read it by its next write, that
+    /// write fails.
     pub(super) fn push_out(&mut self) -> Result<bool, WalError> {
         if self.unheard && self.outgoing.is_empty() {
             return Ok(true);
@@ -259,7 +259,6 @@ impl<T: Transport> MessageChannel<T> {
         message
     }
 
-    /// A setting that the server reported, for example `server_version`.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.get(name).map(String::as_str)
     }

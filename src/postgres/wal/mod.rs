@@ -1,10 +1,8 @@
 //! The replication connection: a client of Postgres's streaming replication protocol.
 //!
-//! Input: a [`ConnectInfo`](crate::libpq::ConnectInfo), a slot, a publication. Output: [`Frame`]s,
-//! borrowed from the read buffer. One position goes back, through [`Stream::acknowledge`]. The
-//! client is built on postgres-protocol for two reasons. No published client supports replication,
-//! and the thread that owns the socket must be able to let data accumulate before it reads, which
-//! doubles throughput over TCP (measured).
+//! Output: [`Frame`]s, borrowed from the read buffer. One position goes back, through
+//! [`Stream::acknowledge`]. The thread that owns the socket lets data accumulate before it reads,
+//! which doubles throughput over TCP (measured).
 
 mod buffer;
 mod catch_up;

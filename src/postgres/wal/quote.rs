@@ -1,18 +1,14 @@
-//! Quotes names and strings for SQL, and writes the replication command that starts a stream.
-//!
-//! `identifier` quotes a name, `literal` quotes a string; the server reads exactly that value,
-//! whatever its settings. `start_replication` writes START_REPLICATION for a slot, a publication
-//! and a position; its grammar has only plain literals, so it has its own quoting.
+//! Quotes names and strings for SQL, whatever the server's settings, and writes the replication
+//! command that starts a stream.
 
 use super::error::WalError;
 
-/// A name as an identifier: always quoted, so that case and keywords do not matter.
+/// Always quoted, so that case and keywords do not matter.
 pub fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Text as a string literal. With a backslash it becomes an `E''` literal, so that
-/// `standard_conforming_strings` does not matter.
+/// A backslash makes it an `E''` literal, so that `standard_conforming_strings` does not matter.
 pub fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     if quoted.contains('\\') {
@@ -24,7 +20,7 @@ pub fn literal(text: &str) -> String {
 
 /// The replication command. Its grammar has only plain literals without backslash escapes; the
 /// publication option is a list of identifiers inside a literal. Servers before 14 lack the option
-/// `messages`, so it is omitted unless requested.
+/// `messages`.
 pub(super) fn start_replication(
     slot: &str,
     publication: &str,

@@ -1,8 +1,4 @@
 //! A scripted transport for tests: reads come in pieces of any size, writes are recorded.
-//!
-//! It can answer queries one by one, block every second call, take a limited number of bytes, or
-//! close at the end, to test partial reads and writes without a server. The functions build backend
-//! messages: errors, XLogData, keepalives.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};

@@ -1,10 +1,10 @@
 //! The replication stream: frames in, acknowledgements out, and an orderly end (`finish`).
 //!
-//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; for an
-//! oversized frame an excerpt, made while its bytes arrive. Invariant: an acknowledged position was
-//! received in this session and never decreases (upholds G1: the server would silently accept a
-//! later position, and rows would be lost). A full buffer stops reading but not acknowledging (G3).
-//! Malformed bytes are an error (G7). The only caller is the relay's loop, on its one thread.
+//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; an excerpt
+//! of an oversized frame. Invariant: an acknowledged position was received in this session and
+//! never decreases (upholds G1: the server silently accepts a later position, and rows would be
+//! lost). A full buffer stops reading but not acknowledging (G3). Malformed bytes are an error
+//! (G7).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -29,7 +29,6 @@ const STATUS_BYTES: usize = 39;
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
-/// Name of the orderly end in errors.
 const ENDING: &str = "ending the stream";
 
 /// Bytes before the pgoutput message: a tag, two positions, a time.
@@ -41,13 +40,11 @@ pub(super) struct Names {
     pub(super) publication: String,
 }
 
-/// A streaming replication connection.
 #[derive(Debug)]
 pub struct Stream<T = Wire> {
     channel: MessageChannel<T>,
     names: Names,
     received: Lsn,
-    /// Bytes read before the stream began.
     bytes_before: u64,
     acknowledged: Lsn,
     /// A status that the full socket delayed; requests a reply if true.
@@ -79,8 +76,7 @@ impl Large {
 }
 
 impl<T: Transport> Stream<T> {
-    /// A running stream over any transport, for benches and fuzzing without a server. A frame
-    /// larger than `frame_bytes_max` becomes an excerpt.
+    /// A running stream over any transport, for benches and fuzzing without a server.
     pub fn over(transport: T, frame_bytes_max: usize) -> Self {
         let mut channel = MessageChannel::new(transport);
         channel.buffer.set_limit(frame_bytes_max);
@@ -94,9 +90,9 @@ impl<T: Transport> Stream<T> {
         Self { channel, names, received, bytes_before, acknowledged, owed: None, large: None }
     }
 
-    /// Reads what is available and fits, in one system call; otherwise waits at most `wait`.
-    /// Returns the number of bytes read: 0 without input, or at once if the buffer is full of whole
-    /// frames. Also sends the rest of an earlier call.
+    /// Reads available bytes in one system call; otherwise waits at most `wait`. Returns the number
+    /// of bytes: 0 without input or if the buffer is full of whole frames. Also sends the rest of
+    /// an earlier call.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.push_out()?;
         let bytes = self.channel.read_available()?;
@@ -113,7 +109,7 @@ impl<T: Transport> Stream<T> {
         Ok(self.channel.buffer.room()?.is_empty())
     }
 
-    /// The next whole buffered frame; unchanged until [`Stream::consume`]. Costs a few nanoseconds
+    /// The next whole buffered frame, unchanged until [`Stream::consume`]. Costs a few nanoseconds
     /// and no system call, unless an oversized frame passes. Returns the server's errors.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
@@ -144,8 +140,7 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Starts passing an oversized frame, once its header is buffered; false if it is not, or for
-    /// another error.
+    /// Starts passing an oversized frame once its header is buffered; otherwise false.
     #[cold]
     fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
         let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
@@ -173,7 +168,6 @@ impl<T: Transport> Stream<T> {
         Ok(Some(large.frame()))
     }
 
-    /// Drops the frame that `peek` showed.
     #[inline]
     pub fn consume(&mut self) {
         if self.large.is_some() {
@@ -216,10 +210,9 @@ impl<T: Transport> Stream<T> {
         WalError::PublicationMissing { publication: publication.clone(), slot: slot.clone() }
     }
 
-    /// Reports the received position (write) and the settled one (flush and apply), and returns the
-    /// reported settled position: at most the position received in this session, and never
-    /// decreasing. With `ask_reply` the server answers with a keepalive at once. Never waits: if
-    /// the socket is full, the message follows with the next `fill`. Upholds G1.
+    /// Reports the received position (write) and the settled one (flush and apply). Returns the
+    /// settled position: at most the received one, and never decreasing. With `ask_reply` the
+    /// server answers with a keepalive at once. Never waits: `fill` sends the rest. Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.acknowledged = self.acknowledged.max(settled.min(self.received));
         self.owed = Some(self.owed.unwrap_or(false) || ask_reply);
@@ -243,7 +236,6 @@ impl<T: Transport> Stream<T> {
         Ok(())
     }
 
-    /// The error if the server has ended the stream, for a caller without other reads.
     pub(super) fn see_end(&mut self) -> Result<(), WalError> {
         if !self.channel.transport.is_over() {
             return Ok(());
@@ -259,30 +251,30 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Sends a keepalive without news, because the server ends a stream that is silent for its
-    /// `wal_sender_timeout`. Never waits.
+    /// Sends a keepalive, because the server ends a silent stream after its `wal_sender_timeout`.
+    /// Never waits.
     pub fn keep_alive(&mut self) -> Result<(), WalError> {
         self.owed.get_or_insert(false);
         self.push_out()
     }
 
-    /// Asks for the server's sent position, without news. Never waits.
+    /// Asks for the server's sent position. Never waits.
     pub(super) fn ask_position(&mut self) -> Result<(), WalError> {
         self.owed = Some(true);
         self.push_out()
     }
 
     /// The status message. A stopping server uses the received position until a settled one was
-    /// reported (`WalSndDone`), and might finish too early. Nothing therefore counts as received
-    /// until then. Upholds G8.
+    /// reported (`WalSndDone`), and might finish too early. Until then it is reported as zero.
+    /// Upholds G8.
     fn status_update(&self, ask_reply: bool) -> Vec<u8> {
         let nothing_settled = self.acknowledged == Lsn::ZERO;
         let received = if nothing_settled { Lsn::ZERO } else { self.received };
         status_update(received, self.acknowledged, ask_reply)
     }
 
-    /// Sends queued bytes; a status is queued only whole and after an empty queue, which never
-    /// holds more than one (G3).
+    /// Sends queued bytes. A status is queued only after an empty queue, which holds at most one
+    /// (G3).
     pub(super) fn push_out(&mut self) -> Result<(), WalError> {
         if !self.channel.has_outgoing()
             && let Some(ask_reply) = self.owed.take()
@@ -296,10 +288,8 @@ impl<T: Transport> Stream<T> {
 
     /// Ends the stream in good order: sends a last status and CopyDone, discards input until the
     /// server agrees, and terminates. If this succeeds, the slot is free. Unsettled frames come
-    /// again in the next session.
-    ///
-    /// A stopping server reports its end once everything it sent is settled, and nothing more
-    /// (`WalSndDone` in walsender.c); that is an orderly end too.
+    /// again in the next session. A stopping server only reports its end once everything sent is
+    /// settled (`WalSndDone` in walsender.c); that is an orderly end too.
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         let deadline = Instant::now().checked_add(limit);
         let status = self.status_update(false);
@@ -348,35 +338,30 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Highest position of a received frame.
     pub fn received(&self) -> Lsn {
         self.received
     }
 
-    /// Bytes read in this session, framing included.
     pub fn received_bytes(&self) -> u64 {
         self.channel.bytes_read - self.bytes_before
     }
 
-    /// Highest position reported to the server as settled.
     pub fn acknowledged(&self) -> Lsn {
         self.acknowledged
     }
 
-    /// Bytes read and not consumed.
     pub fn buffered(&self) -> usize {
         self.channel.buffer.len()
     }
 
-    /// Takes the notices received so far.
     pub fn take_notices(&mut self) -> Vec<ServerMessage> {
         self.channel.take_notices()
     }
 }
 
 impl AsFd for Stream<Wire> {
-    /// The socket, for waiting together with other sources. Wait only after `fill` returned 0 (with
-    /// TLS, bytes may be buffered that the socket does not show).
+    /// The socket, for waiting together with other sources. Wait only after `fill` returned 0: TLS
+    /// may have buffered bytes.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.transport.as_fd()
     }

@@ -1,9 +1,7 @@
 //! TLS with rustls, configured by libpq's settings.
 //!
-//! Input: [`TlsSettings`] and the endpoint. Output: a rustls client configuration and the server
-//! name to check, or a [`TlsFilesError`] that names the file or setting to fix. The replication
-//! connection and SQL sessions share it, so that both trust the same servers. Invariant: a private
-//! key that others may read is refused.
+//! Output: a rustls client configuration and the server name to check, for the replication
+//! connection and SQL sessions. Invariant: a private key that others may read is refused.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,33 +17,20 @@ use crate::libpq::{
     Endpoint, HostAddress, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
 };
 
-/// The client's certificates and keys are unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFilesError {
-    /// verify-ca and verify-full require a trust anchor.
     #[error(
         "sslmode demands that the server's certificate is checked, and no root certificate is given"
     )]
     NoRoot,
-    /// A file cannot be read or lacks the expected content.
     #[error("cannot use {what} {}: {reason}", .path.display())]
-    Unusable {
-        /// The setting.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// Others may read the private key.
+    Unusable { what: &'static str, path: PathBuf, reason: String },
     #[error("private key file {} may be read by others (mode {mode:04o})", .path.display())]
     KeyExposed {
-        /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits.
         mode: u32,
     },
-    /// The system has no trusted certificates.
     #[error("no trusted certificates of the system can be loaded: {0}")]
     NoSystemRoots(String),
     /// Certificate, key or versions do not match.
@@ -54,7 +39,6 @@ pub enum TlsFilesError {
 }
 
 impl TlsFilesError {
-    /// The fix.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoRoot => Some(
@@ -124,8 +108,8 @@ pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesE
     Ok(config)
 }
 
-/// The name to check and to announce. A name that no certificate can have (a misplaced underscore,
-/// a container's alias) is replaced, and can never be verified.
+/// The name to check and to announce. A name that no certificate can have is replaced, and can
+/// never be verified.
 pub(crate) fn server_name(endpoint: &Endpoint) -> ServerName<'static> {
     let host = match &endpoint.address {
         HostAddress::Tcp { host, .. } => host.clone(),

@@ -1,9 +1,9 @@
 //! The socket to the server, TCP or unix, plain or TLS, non-blocking; and the trait that tests
 //! implement.
 //!
-//! Input: an [`Endpoint`]. Output: a [`Wire`], which implements [`Transport`]. Invariant: `read`
-//! and `write` return at once; only `wait` waits, at most for its limit. The socket belongs to one
-//! thread, which waits with poll(2); an event loop would be woken for each segment.
+//! Invariant: `read` and `write` return at once; only `wait` waits, at most for its limit. The
+//! socket belongs to one thread, which waits with poll(2): an event loop would be woken for each
+//! segment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -165,7 +165,6 @@ impl Write for Socket {
     }
 }
 
-/// The real [`Transport`].
 #[derive(Debug)]
 pub struct Wire {
     socket: Socket,

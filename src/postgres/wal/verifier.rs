@@ -1,10 +1,8 @@
-//! Verifies the server's certificate by libpq's rules, and computes the data for SCRAM channel
-//! binding.
+//! Verifies the server's certificate by libpq's rules, and computes SCRAM channel binding data.
 //!
-//! Input: the certificate chain of the server. Output: accepted or not. libpq's rules are wider
-//! than the web's in two places: a certificate that is itself configured as root is trusted even if
-//! it is marked as an authority, and a certificate without alternative names is matched by its
-//! common name. Signatures of the handshake are always verified.
+//! libpq's rules are wider than the web's: a certificate that is itself configured as root is
+//! trusted, and one without alternative names is matched by its common name. Signatures of the
+//! handshake are always verified.
 
 use std::sync::Arc;
 
@@ -59,7 +57,6 @@ impl LibpqVerifier {
         Ok(Self { check, web, roots, algorithms })
     }
 
-    /// Checks the chain, and whether the certificate is valid for the name.
     fn verify(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -177,7 +174,7 @@ fn common_name_matches(certificate: &CertificateDer<'_>, name: &ServerName<'_>) 
 
 /// The `tls-server-end-point` binding (RFC 5929 section 4.1): the certificate's hash under its
 /// signature's hash algorithm, SHA-256 instead of MD5 or SHA-1. `None` if the signature has no
-/// separate hash (Ed25519); binding is then impossible.
+/// separate hash (Ed25519).
 pub(super) fn end_point_binding(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let algorithm = &parsed.signature_algorithm;

@@ -1,6 +1,5 @@
-//! Access to the connection for reading a table's rows.
-//!
-//! Text has the stream's encoding in both directions, so that rows have the stream's bytes.
+//! Access to the connection for reading a table's rows. Text has the stream's encoding in both
+//! directions, so that rows have the stream's bytes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,8 +12,7 @@ use crate::wal::transport::Transport;
 use postrider_core::pgoutput::Charset;
 
 impl<T: Transport> Connection<T> {
-    /// Sends a query in the stream's encoding; its answer, in that encoding, arrives over
-    /// [`Self::channel`].
+    /// The answer arrives over [`Self::channel`], in the stream's encoding.
     pub(in crate::wal) fn send_in_own_encoding(&mut self, sql: &str) -> Result<(), WalError> {
         let StreamEncoding::Own(charset) = self.params.encoding.clone() else {
             return self.send_command(sql).map(|_| ());
@@ -26,7 +24,7 @@ impl<T: Transport> Connection<T> {
         self.send_query(&command).map(|_| ())
     }
 
-    /// Runs a query in the stream's encoding. Non-ASCII text of its answer may be damaged.
+    /// Non-ASCII text of the answer may be damaged.
     pub(in crate::wal) fn query_in_own_encoding(
         &mut self,
         sql: &str,
@@ -55,7 +53,6 @@ impl<T: Transport> Connection<T> {
         self.session.charset.clone()
     }
 
-    /// Bytes read since the connection began, including framing.
     pub(in crate::wal) const fn bytes_read(&self) -> u64 {
         self.session.bytes_read
     }

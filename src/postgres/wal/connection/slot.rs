@@ -7,10 +7,9 @@ use crate::wal::transport::Transport;
 use postrider_core::lsn::Lsn;
 
 impl<T: Transport> Connection<T> {
-    /// Creates a pgoutput slot and returns its start. The open transaction, which must be
-    /// REPEATABLE READ and must not have run anything, then sees exactly the commits before that
-    /// start. Waits for open transactions; fails with 25001 or similar in another kind of
-    /// transaction. `failover` requires PostgreSQL 17.
+    /// Creates a pgoutput slot and returns its start. The open transaction then sees exactly the
+    /// commits before it; it must be REPEATABLE READ and not have run anything. Waits for open
+    /// transactions. `failover` requires PostgreSQL 17.
     pub fn create_slot_with_snapshot(
         &mut self,
         slot: &str,
@@ -20,7 +19,7 @@ impl<T: Transport> Connection<T> {
         self.create_slot(slot, "", options)
     }
 
-    /// Creates such a slot that ends with the connection.
+    /// The slot ends with the connection.
     pub fn create_temporary_slot_with_snapshot(&mut self, slot: &str) -> Result<Lsn, WalError> {
         // Every supported version accepts this form.
         self.create_slot(slot, "TEMPORARY ", "USE_SNAPSHOT")

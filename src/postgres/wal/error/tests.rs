@@ -121,7 +121,6 @@ fn a_wrong_wal_level_is_a_matter_of_configuration() {
     assert_eq!(error.class(), Class::Configuration);
 }
 
-/// Another program may listen there, so the error must name the address.
 #[test]
 fn a_login_that_nobody_answers_names_host_and_port() {
     let info = ConnectInfo::resolve("user=u host=db port=9092", &|_| None).unwrap().0;

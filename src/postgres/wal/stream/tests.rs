@@ -218,7 +218,6 @@ fn finishing_discards_what_is_left_and_says_goodbye() {
         message(b'Z', b"I"),
     ]
     .concat();
-    // The second frame within the limit, and over it.
     for (piece, limit) in
         [(1, 1 << 20), (64, 1 << 20), (1 << 16, 1 << 20), (1, 999), (64, 999), (1 << 16, 999)]
     {
@@ -304,8 +303,8 @@ fn a_session_can_end_while_a_row_over_the_limit_passes() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever a header declares and wherever reads end: frames up to the limit are whole, larger
-    /// ones are excerpts, and the room never exceeds the limit.
+    /// Frames up to the limit are whole, larger ones are excerpts, and the room never exceeds the
+    /// limit.
     #[test]
     fn g3_g7_room_is_bounded_by_the_largest_frame_allowed(
         sizes in proptest::collection::vec(0_usize..300_000, 0..8),
