@@ -1,8 +1,5 @@
-//! Reads a certificate's subject and validity.
-//!
-//! Input: a chain as a server presents it. Output: a [`Validity`], and its fault at a given time.
-//! Invariant: a certificate that cannot be parsed has no validity; dates are in UTC, as in the
-//! certificate.
+//! Reads a certificate's subject and validity. Invariant: a certificate that cannot be parsed has
+//! no validity; dates are in UTC.
 
 use std::error::Error;
 use std::fmt;
@@ -16,30 +13,20 @@ use rustls::{CertificateError, OtherError};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
-/// Subject and validity of a certificate, in seconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validity {
     /// Distinguished name.
     pub subject: String,
-    /// First valid second.
+    /// First valid second since the Unix epoch.
     pub from_s: i64,
-    /// Last valid second.
+    /// Last valid second since the Unix epoch.
     pub until_s: i64,
 }
 
-/// Why a certificate is not valid at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The certificate has expired.
-    Expired {
-        /// Last valid second.
-        until_s: i64,
-    },
-    /// The certificate is not valid yet.
-    NotYetValid {
-        /// First valid second.
-        from_s: i64,
-    },
+    Expired { until_s: i64 },
+    NotYetValid { from_s: i64 },
 }
 
 impl fmt::Display for Fault {
@@ -72,7 +59,6 @@ impl Validity {
         })
     }
 
-    /// The certificate's fault at this time.
     pub const fn fault(&self, now_s: i64) -> Option<Fault> {
         if now_s > self.until_s {
             Some(Fault::Expired { until_s: self.until_s })
@@ -90,7 +76,6 @@ pub fn day(unix_s: i64) -> String {
     text.split_once('T').map_or(text.clone(), |(day, _)| day.to_owned())
 }
 
-/// Current time in seconds since the Unix epoch.
 pub fn now_s() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_secs()).unwrap_or(i64::MAX)

@@ -1,8 +1,7 @@
 //! PostgreSQL as Postrider uses it: connection strings, replication, SQL.
 //!
-//! [`libpq`] parses a connection string with its environment and files, [`wal`] is the replication
-//! connection, [`control`] checks and sets up over SQL. All connections use the servers, certificates and
-//! password of one [`ConnectInfo`](libpq::ConnectInfo).
+//! All connections use the servers, certificates and password of one
+//! [`ConnectInfo`](libpq::ConnectInfo).
 //!
 //! ```
 //! use postrider_postgres::libpq::{ConnectInfo, SslMode};

@@ -1,8 +1,7 @@
 //! The connection parameter `require_auth`: authentication methods that a server may use.
 //!
-//! Input: libpq's list of methods. Output: a [`RequireAuth`], which replication and SQL connections
-//! check before they answer the server; an [`AuthMethod`], also from the number in a server's
-//! request. Invariant: a list that no connection could satisfy is refused when it is parsed.
+//! Output: a [`RequireAuth`], checked before a connection answers the server. Invariant: a list
+//! that no connection could satisfy is refused when it is parsed.
 
 use std::fmt;
 
@@ -13,19 +12,14 @@ use super::parameters::resembling;
 const PARAMETER: &str = "require_auth";
 
 words! {
-    /// A server's authentication method.
     pub AuthMethod,
-    /// None: `trust`, or a client certificate, which the protocol does not mention.
+    /// `trust`, or a client certificate, which the protocol does not mention.
     None = "none";
-    /// Clear-text password.
     Password = "password";
-    /// Password hashed with MD5.
     Md5 = "md5";
-    /// SCRAM, with or without channel binding.
+    /// With or without channel binding.
     Scram = "scram-sha-256";
-    /// GSSAPI (not supported).
     Gss = "gss";
-    /// SSPI (not supported).
     Sspi = "sspi";
     /// OAUTHBEARER of PostgreSQL 18 (not supported).
     OAuth = "oauth";
@@ -34,8 +28,8 @@ words! {
 }
 
 impl AuthMethod {
-    /// The method of an Authentication message with this kind, the first number of its body; `None`
-    /// for an unknown kind, and for later steps of an exchange.
+    /// The method of an Authentication message with this kind; `None` for an unknown kind, and for
+    /// later steps of an exchange.
     pub fn of_request(kind: u32) -> Option<Self> {
         Some(match kind {
             0 => Self::None,
@@ -80,7 +74,7 @@ pub struct RequireAuth {
 }
 
 impl RequireAuth {
-    /// Parses libpq's list: permitted methods, or forbidden methods with `!` before each.
+    /// Permitted methods, or forbidden methods with `!` before each.
     pub(super) fn parse(typed: &str) -> Result<Self, ConnectInfoError> {
         let mut read = Self { typed: typed.to_owned(), ..Self::default() };
         read.negated = typed.starts_with('!');
@@ -112,12 +106,10 @@ impl RequireAuth {
         })
     }
 
-    /// True if a server may use the method.
     pub fn permits(&self, method: AuthMethod) -> bool {
         self.methods.contains(&method) != self.negated || self.is_any()
     }
 
-    /// True without a requirement.
     pub fn is_any(&self) -> bool {
         self.methods.is_empty()
     }

@@ -1,8 +1,5 @@
-//! Parses connection strings of the form `host=db user=app password='two words'`.
-//!
-//! Input: text in psql's syntax; a backslash escapes the next character. Output: [`Settings`], or
-//! an error with the position of the wrong character and without the text, which may contain a
-//! password.
+//! Parses connection strings of the form `host=db user=app password='two words'`. An error contains
+//! a position but not the text, which may contain a password.
 
 use super::error::ConnectInfoError;
 use super::parameters::Settings;

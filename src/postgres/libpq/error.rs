@@ -1,32 +1,25 @@
-//! Errors in a connection string, environment or service file, with their fixes; and warnings about
-//! an ignored password file.
+//! Errors in a connection string, environment or service file, with their fixes; warnings about an
+//! ignored password file.
 //!
-//! Invariant: errors contain no values, except names and paths that were checked for passwords,
-//! because a mistyped string may contain part of the password anywhere. Parameter names are
-//! repeated only if they resemble a known one.
+//! Invariant: errors contain no values, except checked names and paths, because a mistyped string
+//! may contain part of the password anywhere.
 
 use std::path::PathBuf;
 
-/// A connection string, environment or service file is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectInfoError {
-    /// A parameter that libpq does not know either.
     #[error("unknown connection parameter{}", name.as_deref().map(|n| format!(" `{n}`")).unwrap_or_default())]
     UnknownParameter {
-        /// The name, if it resembles a known one.
+        /// Set if it resembles a known name.
         name: Option<String>,
-        /// The known parameter that it resembles.
         suggestion: Option<&'static str>,
     },
-    /// The text is neither a URL nor `keyword=value` pairs.
     #[error("the connection string is malformed at character {at}: {problem}")]
     Syntax {
-        /// The expected syntax.
         problem: &'static str,
         /// Position, from 1.
         at: usize,
     },
-    /// A URL of another program.
     #[error("the connection string is {what}")]
     ForeignUrl {
         /// The program, and the part that is not supported.
@@ -34,12 +27,9 @@ pub enum ConnectInfoError {
         /// The correct form.
         help: &'static str,
     },
-    /// A value outside its range.
     #[error("connection parameter `{parameter}` must be {expected}")]
     InvalidValue {
-        /// The parameter.
         parameter: &'static str,
-        /// The range.
         expected: &'static str,
         /// The permitted word that it resembles.
         suggestion: Option<&'static str>,
@@ -49,65 +39,34 @@ pub enum ConnectInfoError {
         "connection parameter `{parameter}` must be {expected}, and looks like a connection string or \
          has a password in it"
     )]
-    NotAName {
-        /// The parameter.
-        parameter: &'static str,
-        /// Its environment variable.
-        variable: &'static str,
-        /// The expected content.
-        expected: &'static str,
-    },
+    NotAName { parameter: &'static str, variable: &'static str, expected: &'static str },
     /// A parameter that cannot be ignored without weakening the connection.
     #[error("connection parameter `{parameter}` is not supported: {reason}")]
-    Unsupported {
-        /// The parameter.
-        parameter: &'static str,
-        /// The reason, and the alternative.
-        reason: &'static str,
-    },
-    /// Lists of different lengths.
+    Unsupported { parameter: &'static str, reason: &'static str },
     #[error("{given} `{parameter}` values for {hosts} hosts")]
     ListLength {
         /// `port` or `hostaddr`.
         parameter: &'static str,
-        /// Number of values.
         given: usize,
-        /// Number of hosts.
         hosts: usize,
     },
     /// No service file contains the service.
     #[error("service `{service}` is not defined in {}", list(.files))]
-    UnknownService {
-        /// Its name.
-        service: String,
-        /// The searched files.
-        files: Vec<PathBuf>,
-    },
-    /// A service file has a syntax error.
+    UnknownService { service: String, files: Vec<PathBuf> },
     #[error("service file {}, line {line}: {problem}", .path.display())]
     ServiceSyntax {
-        /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The error.
         problem: &'static str,
     },
-    /// A named file cannot be read.
     #[error("cannot read {}: {reason}", .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        reason: String,
-    },
-    /// The user is neither given nor known to the system.
+    Unreadable { path: PathBuf, reason: String },
     #[error("no database user is given and the system does not name one")]
     NoUser,
 }
 
 impl ConnectInfoError {
-    /// The fix.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownParameter { suggestion: Some(known), .. }
@@ -141,26 +100,20 @@ fn list(files: &[PathBuf]) -> String {
     if names.is_empty() { "any service file".to_owned() } else { names.join(" or ") }
 }
 
-/// An ignored file that the operator should know about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectInfoWarning {
     /// Others can read the password file, so it is ignored (as in libpq).
     PasswordFileExposed {
-        /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits.
         mode: u32,
     },
-    /// The password file exists but cannot be read, so it is ignored (as in libpq).
+    /// The password file cannot be read, so it is ignored (as in libpq).
     PasswordFileUnreadable {
-        /// The file.
         path: PathBuf,
-        /// The system's reason.
         reason: String,
     },
-    /// The password file is not a plain file.
     PasswordFileNotPlain {
-        /// The path.
         path: PathBuf,
     },
 }

@@ -1,8 +1,5 @@
-//! Reads libpq's service file and password file.
-//!
-//! Input: their paths and texts. Output: a service's settings; the password for one endpoint.
-//! Invariant: a password file that other users may read is ignored with a warning, and errors
-//! contain none of its lines.
+//! Reads libpq's service file and password file. Invariant: a password file that other users may
+//! read is ignored with a warning, and errors contain none of its lines.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,8 +10,8 @@ use super::Password;
 use super::error::{ConnectInfoError, ConnectInfoWarning};
 use super::parameters::Settings;
 
-/// Finds a service in the files; the first match wins. A missing file is skipped, unless it is the
-/// only one (then it was named on purpose).
+/// Finds a service; the first match wins. A missing file is skipped, unless it is the only one
+/// (then it was named on purpose).
 pub(super) fn service(name: &str, files: &[PathBuf]) -> Result<Settings, ConnectInfoError> {
     for path in files {
         let text = match fs::read_to_string(path) {
@@ -76,8 +73,8 @@ struct PasswordLine {
 }
 
 impl PasswordFile {
-    /// Reads the file. A missing file is empty; one that is exposed or unreadable is empty with a
-    /// warning. `/dev/null` is the usual way to name none.
+    /// A missing file is empty; one that is exposed or unreadable is empty with a warning.
+    /// `/dev/null` is the usual way to name none.
     pub(super) fn read(path: &Path) -> (Self, Option<ConnectInfoWarning>) {
         // An inaccessible home directory counts as missing.
         const MISSING: [ErrorKind; 3] =

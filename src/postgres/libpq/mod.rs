@@ -1,8 +1,7 @@
 //! Connection settings for Postgres, resolved like libpq.
 //!
-//! Input: a URL or `keyword=value` string, the `PG*` variables (as a function, so that tests do not
-//! depend on the process environment), the service file and the password file. Output: a
-//! [`ConnectInfo`] with all defaults, for replication (`wal`) and SQL (`control`). Invariant: of
+//! Input: a URL or `keyword=value` string, the `PG*` variables (as a function, for tests), the
+//! service file and the password file. Output: a [`ConnectInfo`] with all defaults. Invariant: of
 //! connection string, service file, environment and default, the first that names a parameter wins;
 //! no password is ever printed.
 
@@ -35,42 +34,33 @@ pub use secret::PasswordIssuer;
 
 pub use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
 
-/// Everything needed to open a connection. Only secrets that can change are looked up later, by
-/// [`ConnectInfo::renewed`].
+/// Everything needed to open a connection. [`ConnectInfo::renewed`] looks up secrets that can
+/// change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
     /// Servers in the order of attempts; never empty.
     pub endpoints: Vec<Endpoint>,
-    /// Whether each attempt shuffles that order.
     pub load_balance_hosts: LoadBalanceHosts,
-    /// Database role.
     pub user: String,
-    /// Database name.
     pub database: String,
     /// TLS for TCP endpoints; unix sockets are never encrypted.
     pub tls: TlsSettings,
-    /// Binding of SCRAM to TLS.
     pub channel_binding: ChannelBinding,
-    /// Authentication methods that the server may use.
     pub require_auth: RequireAuth,
     /// Time limit per endpoint for connecting and logging in; `None`: no limit.
     pub connect_timeout: Option<Duration>,
     /// Shown in pg_stat_activity and pg_stat_replication.
     pub application_name: String,
-    /// Command-line options for the server process (`-c name=value ..`); empty for none.
+    /// Command-line options for the server process (`-c name=value ..`).
     pub options: String,
-    /// Type of acceptable servers.
     pub target_session_attrs: TargetSessionAttrs,
-    /// TCP keepalive.
     pub keepalives: Keepalives,
     secrets: secret::SecretSource,
     origins: BTreeMap<&'static str, ParameterOrigin>,
 }
 
-/// One server to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Address of the server.
     pub address: HostAddress,
     /// TCP port, or the number in the unix socket's name.
     pub port: u16,
@@ -78,12 +68,11 @@ pub struct Endpoint {
     pub password: Option<Password>,
 }
 
-/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAddress {
     /// The directory of the unix socket `.s.PGSQL.<port>`.
     Unix(PathBuf),
-    /// A name or address; with `ip` the name serves only for certificate checks.
+    /// With `ip` the name serves only for certificate checks.
     Tcp {
         /// The value of `host`, or the address's text.
         host: String,
@@ -105,7 +94,6 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Path of the unix socket, if it is one.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match &self.address {
             HostAddress::Unix(directory) => Some(self.socket_of(directory)),
@@ -119,8 +107,7 @@ impl Endpoint {
 }
 
 impl ConnectInfo {
-    /// Parses `text` (a URL, `keyword=value` pairs, or empty) with the environment `env`. The
-    /// warnings concern ignored files.
+    /// Parses a URL, `keyword=value` pairs, or an empty text. The warnings concern ignored files.
     pub fn resolve(
         text: &str,
         env: &dyn Fn(&str) -> Option<String>,

@@ -1,13 +1,11 @@
-//! Types for the values of libpq's connection parameters (`sslmode`, `channel_binding`, TLS,
-//! keepalives, ...).
+//! Types for the values of libpq's connection parameters.
 //!
-//! The macro `words!` defines an enum with its accepted keywords, so that an error message can list
-//! them; `resolve` parses. The meanings are libpq's; a variant documents its differences.
+//! The macro `words!` defines an enum with its accepted keywords, which error messages list. The
+//! meanings are libpq's; a variant documents its differences.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An enum with libpq's keywords.
 pub(super) trait Words: Copy + 'static {
     /// Keywords for errors.
     const EXPECTED: &'static str;
@@ -31,13 +29,12 @@ macro_rules! words {
 words! {
     /// Protection of the connection (`sslmode`).
     pub SslMode,
-    /// Never encrypted.
     Disable = "disable";
     /// Encrypted if the server supports it; `allow` is treated alike.
     Prefer = "prefer" | "allow";
-    /// Encrypted; the server's certificate is checked only if a root certificate is configured.
+    /// Encrypted; the certificate is checked only if a root certificate is configured.
     Require = "require";
-    /// Encrypted, and the certificate must descend from a trusted root.
+    /// The certificate must descend from a trusted root.
     VerifyCa = "verify-ca";
     /// `verify-ca`, with a certificate for the host's name.
     VerifyFull = "verify-full";
@@ -46,7 +43,6 @@ words! {
 words! {
     /// Binding of SCRAM to the TLS channel (`channel_binding`).
     pub ChannelBinding,
-    /// Never.
     Disable = "disable";
     /// If both sides support it.
     Prefer = "prefer";
@@ -57,15 +53,10 @@ words! {
 words! {
     /// Acceptable servers (`target_session_attrs`).
     pub TargetSessionAttrs,
-    /// Any.
     Any = "any";
-    /// Not read-only.
     ReadWrite = "read-write";
-    /// Read-only.
     ReadOnly = "read-only";
-    /// Not in recovery.
     Primary = "primary";
-    /// In recovery.
     Standby = "standby";
     /// In recovery if there is such a server, otherwise any.
     PreferStandby = "prefer-standby";
@@ -74,7 +65,6 @@ words! {
 words! {
     /// Order of connection attempts (`load_balance_hosts`).
     pub LoadBalanceHosts,
-    /// As written.
     Disable = "disable";
     /// Shuffled at every attempt.
     Random = "random";
@@ -103,9 +93,8 @@ words! {
 words! {
     /// A TLS protocol version; versions before 1.2 are not supported.
     pub TlsVersion,
-    /// TLS 1.2 (older minimum versions map to it).
+    /// Older minimum versions map to this one.
     Tls12 = "TLSv1.2" | "TLSv1.1" | "TLSv1";
-    /// TLS 1.3.
     Tls13 = "TLSv1.3";
 }
 
@@ -114,13 +103,12 @@ words! {
 pub enum RootCertificate {
     /// None: no file was named, and the default file does not exist.
     None,
-    /// The certificates of a PEM file.
+    /// PEM file.
     File(PathBuf),
     /// The operating system's trusted roots (`sslrootcert=system`).
     System,
 }
 
-/// The client's certificate and key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// PEM file of the certificate and its chain.
@@ -129,29 +117,21 @@ pub struct ClientCertificate {
     pub key: PathBuf,
 }
 
-/// All TLS settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// How much protection.
     pub mode: SslMode,
-    /// Start of TLS.
     pub negotiation: SslNegotiation,
-    /// Trust anchor.
     pub root: RootCertificate,
-    /// Client certificate.
     pub client: Option<ClientCertificate>,
-    /// Whether the host's name is sent in clear text (`sslsni`).
+    /// True if the host's name is sent in clear text (`sslsni`).
     pub sni: bool,
-    /// Oldest permitted version.
     pub version_min: TlsVersion,
-    /// Newest permitted version.
     pub version_max: TlsVersion,
 }
 
 /// TCP keepalive; zero or `None` keeps the system's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalives {
-    /// False disables the probes.
     pub enabled: bool,
     /// Silence before the first probe.
     pub idle: Option<Duration>,

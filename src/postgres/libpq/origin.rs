@@ -1,27 +1,19 @@
 //! Names the source of each connection parameter: the string, a file, a variable or a default.
-//!
-//! Input: a [`ConnectInfo`], which remembers the sources. Output: its parts in conventional order,
-//! for lists of settings. Invariant: the output contains no values, and so no password.
+//! Invariant: the output contains no values, and so no password.
 
 use std::path::PathBuf;
 
 use super::ConnectInfo;
 use super::secret::NamedBy;
 
-/// Source of a connection parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParameterOrigin {
-    /// The connection string.
     Text,
-    /// The service file.
     Service,
-    /// This environment variable.
     Environment(&'static str),
-    /// The password file.
     PasswordFile(PathBuf),
     /// A command, or a service that issues passwords.
     Asked,
-    /// Not given.
     Default,
 }
 
@@ -29,7 +21,7 @@ pub enum ParameterOrigin {
 const PARTS: [&str; 5] = ["host", "port", "user", "dbname", "sslmode"];
 
 impl ConnectInfo {
-    /// Source of each part. The password comes last, if there is one.
+    /// The password comes last, if there is one.
     pub fn origins(&self) -> Vec<(&'static str, ParameterOrigin)> {
         let of = |name: &str| self.origins.get(name).cloned().unwrap_or(ParameterOrigin::Default);
         let part = |name: &'static str| match (name, self.origins.contains_key(name)) {

@@ -1,11 +1,9 @@
 //! The table of libpq's connection parameters (used, ignored or refused here), and their given
 //! values.
 //!
-//! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged
-//! so that a weaker source never replaces a value; an error for an unknown name, with the most
-//! similar known name. A name or path that looks like a connection string, and may contain a
-//! password, is an error too. Names and meanings: PostgreSQL's documentation, "Database Connection
-//! Control Functions" and "Environment Variables".
+//! Output: [`Settings`] in which a weaker source never replaces a value; an error for an unknown
+//! name, or for a name or path that looks like a connection string. Names and meanings:
+//! PostgreSQL's documentation, "Database Connection Control Functions" and "Environment Variables".
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -26,7 +24,7 @@ pub(super) enum ParameterSupport {
 
 use ParameterSupport::{Ignored, Refused, Used};
 
-/// A known parameter: name, environment variable (empty: none), treatment.
+/// Name, environment variable (empty: none), treatment.
 type Parameter = (&'static str, &'static str, ParameterSupport);
 
 const PARAMETERS: &[Parameter] = &[
@@ -91,11 +89,11 @@ const SHOWN: [(&str, &str); 10] = [
     ("sslrootcert", "a path"),
 ];
 
-/// Minimum similarity (Jaro-Winkler, 0 to 1) for naming a known word in an error. Below this a
-/// suggestion misleads, and the word might be part of a password.
+/// Minimum similarity (Jaro-Winkler, 0 to 1) for naming a known word. A less similar word might be
+/// part of a password.
 const RESEMBLANCE_MIN: f64 = 0.85;
 
-/// Values by parameter name. `Debug` shows only the names.
+/// `Debug` shows only the names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     values: BTreeMap<&'static str, String>,
@@ -152,7 +150,6 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Checks all values with [`check_shown`].
     pub(super) fn check_shown(&self) -> Result<(), ConnectInfoError> {
         self.values.iter().try_for_each(|(parameter, value)| check_shown(parameter, value))
     }
@@ -168,8 +165,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Refuses a connection string, or a text with a password, in a parameter that logs and errors
-/// show.
+/// Refuses a connection string, or a text with a password, in a shown parameter.
 pub(super) fn check_shown(parameter: &'static str, value: &str) -> Result<(), ConnectInfoError> {
     let Some((_, expected)) = SHOWN.iter().find(|(shown, _)| *shown == parameter) else {
         return Ok(());
@@ -192,7 +188,6 @@ fn unknown(name: &str) -> ConnectInfoError {
     ConnectInfoError::UnknownParameter { name: suggestion.map(|_| name.to_owned()), suggestion }
 }
 
-/// The word most similar to `typed`, if any is similar enough.
 pub(super) fn resembling(
     typed: &str,
     known: impl Iterator<Item = &'static str>,

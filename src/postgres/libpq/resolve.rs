@@ -1,8 +1,7 @@
 //! Builds a [`ConnectInfo`] from connection string, environment, service file and password file.
 //!
-//! Input: text, and a function that reads the environment. Output: servers, user, passwords and TLS
-//! settings with all defaults, and warnings. Precedence and defaults are libpq's, except that
-//! `connect_timeout` defaults to 10 s and `tcp_user_timeout` to 30 s instead of no limit.
+//! Precedence and defaults are libpq's, except that `connect_timeout` defaults to 10 s and
+//! `tcp_user_timeout` to 30 s.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,10 +24,10 @@ use super::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for which the peer's kernel may leave data unacknowledged. Linux's default is about 15
-/// minutes, in which a network failure would go unnoticed.
+/// minutes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Default socket directories: Debian's and Red Hat's, then PostgreSQL's.
+/// Debian's and Red Hat's, then PostgreSQL's.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 /// Debian's directory of the system-wide service file; other systems set PGSYSCONFDIR.
@@ -96,7 +95,7 @@ pub(super) fn resolve(
     Ok((info, warnings))
 }
 
-/// Merges string, service file and environment; also returns which of them names the password.
+/// Also returns which of the sources names the password.
 fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), ConnectInfoError> {
     url::check_scheme(text)?;
     let mut settings = match url::strip_scheme(text) {
@@ -364,7 +363,7 @@ fn system_user() -> Option<String> {
     passwd_line()?.split(':').next().map(str::to_owned)
 }
 
-/// The current user's line of the user database, found like getpwuid(3) on a plain system.
+/// The current user's line, found like getpwuid(3) on a plain system.
 fn passwd_line() -> Option<String> {
     let uid = rustix::process::geteuid().as_raw().to_string();
     let database = std::fs::read_to_string("/etc/passwd").ok()?;

@@ -1,9 +1,8 @@
 //! Reads a connection's user and password again at every connect, so that they can be rotated.
 //!
-//! Input: the connection string or its file, the environment at the start, a command. Output: the
-//! current user and passwords; hints with the source of a wrong or missing password. Invariant:
-//! servers, database and TLS settings stay unchanged after the start; `Debug` and errors contain no
-//! secrets.
+//! Input: the connection string or its file, the environment at the start, a command. Output:
+//! current user and passwords; hints. Invariant: servers, database and TLS settings stay unchanged
+//! after the start; `Debug` and errors contain no secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,8 +15,7 @@ use super::{ConnectInfo, Endpoint, HostAddress};
 
 /// Issues a password per login, for example a token of a cloud's identity service.
 pub trait PasswordIssuer: Send + Sync {
-    /// Issues a password for this role on this server; blocks. The host is the connection string's
-    /// name.
+    /// Blocks. `host` is the connection string's name.
     fn issue(&self, user: &str, host: &str, port: u16) -> Result<Password, SecretError>;
 
     /// Name of the issuer, for hints.
@@ -74,7 +72,7 @@ pub(super) enum NamedBy {
     PasswordFile(Option<PathBuf>),
 }
 
-/// Source of user and password. `Debug` shows only whether they can change.
+/// `Debug` shows only whether user and password can change.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct SecretSource {
     pub(super) text: ConnectionText,
@@ -98,7 +96,6 @@ impl fmt::Debug for SecretSource {
 }
 
 impl ConnectInfo {
-    /// Reads the connection string from this file at every connect.
     #[must_use]
     pub fn read_from(mut self, path: PathBuf) -> Self {
         self.secrets.text = ConnectionText::File(path);
@@ -106,7 +103,6 @@ impl ConnectInfo {
         self
     }
 
-    /// Uses this command's output as the password.
     #[must_use]
     pub fn ask(mut self, command: PasswordCommand) -> Self {
         self.secrets.asked = Some(AskedAtConnect::Command(command));
@@ -114,7 +110,6 @@ impl ConnectInfo {
         self
     }
 
-    /// Uses a password issued per connection.
     #[must_use]
     pub fn issued_by(mut self, issuer: Arc<dyn PasswordIssuer>) -> Self {
         self.secrets.asked = Some(AskedAtConnect::Issuer(issuer));
@@ -122,7 +117,6 @@ impl ConnectInfo {
         self
     }
 
-    /// Hint for a password that the server refuses, with its source.
     pub fn wrong_password_hint(&self) -> String {
         let SecretSource { text, asked, named_by, .. } = &self.secrets;
         let place = match (asked, named_by, text) {
@@ -145,7 +139,6 @@ impl ConnectInfo {
         )
     }
 
-    /// Hint if the server requests a password and there is none.
     pub fn missing_password_hint(&self) -> String {
         match &self.secrets.named_by {
             NamedBy::PasswordFile(Some(path)) => format!(
@@ -157,21 +150,18 @@ impl ConnectInfo {
         }
     }
 
-    /// True if the password comes from a file, a service or a command, so that a refused one may be
-    /// replaced.
+    /// True if the password comes from a file, a service or a command.
     pub fn secret_can_change(&self) -> bool {
         self.secrets.can_change
     }
 
-    /// True if the role comes from a file that may change: the connection string's or the service
-    /// file.
+    /// True if the role comes from a file that may change.
     pub fn user_can_change(&self) -> bool {
         let SecretSource { text, named_by, can_change, .. } = &self.secrets;
         *can_change && (matches!(text, ConnectionText::File(_)) || *named_by == NamedBy::Service)
     }
 
-    /// The settings with the current user and passwords. Reads files and runs the command, so it
-    /// blocks.
+    /// The settings with the current user and passwords. Blocks.
     pub fn renewed(&self) -> Result<Self, SecretError> {
         if !self.secrets.can_change {
             return Ok(self.clone());

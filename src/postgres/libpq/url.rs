@@ -1,9 +1,8 @@
 //! Parses `postgres://user:password@host:port,host:port/database?parameter=value` connection
 //! strings.
 //!
-//! Input: text that starts with a scheme. Output: [`Settings`], or an error without any of the
-//! text. Stricter than libpq: an unescaped `/`, `?` or `@` in a password would make part of it a
-//! host or database name, and put it into a log.
+//! Errors contain none of the text. Stricter than libpq: an unescaped `/`, `?` or `@` in a password
+//! would make part of it a host or database name, and put it into a log.
 
 use super::error::ConnectInfoError;
 use super::parameters::Settings;
@@ -36,7 +35,7 @@ pub(super) fn check_scheme(text: &str) -> Result<(), ConnectInfoError> {
     Ok(())
 }
 
-/// Parses the text after the scheme; `offset` is the scheme's length in characters.
+/// `offset`: the scheme's length in characters.
 pub(super) fn parse(rest: &str, offset: usize) -> Result<Settings, ConnectInfoError> {
     let mut settings = Settings::default();
     let syntax = |problem, part: &str| ConnectInfoError::Syntax {
@@ -140,7 +139,7 @@ fn position(text: &str, part: &str) -> usize {
     text.get(..start).unwrap_or(text).chars().count()
 }
 
-/// Decodes percent-encoding; `None` for a malformed escape, a NUL, or bytes that are not UTF-8.
+/// `None` for a malformed escape, a NUL, or bytes that are not UTF-8.
 fn decode(text: &str) -> Option<String> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

@@ -125,7 +125,6 @@ fn the_password_file_is_asked_per_host() {
     assert_eq!((info.endpoints[0].password.clone(), warnings.len()), (None, 1));
 }
 
-/// libpq reports "password retrieved from file"; here each source is named.
 #[test]
 fn the_place_that_a_password_came_from_is_named_and_no_other() {
     let dir = tempfile::tempdir().unwrap();
