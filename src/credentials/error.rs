@@ -7,38 +7,23 @@ use postrider_secrets::SecretError;
 pub enum CredentialsError {
     /// The party did not answer in time, or not with HTTP.
     #[error("{whom} does not answer: {reason}")]
-    Unanswered {
-        /// Name of the party.
-        whom: String,
-        /// Message of the client.
-        reason: String,
-    },
-    /// The party answered and refused.
+    Unanswered { whom: String, reason: String },
     #[error("{whom} refused: {reason}")]
     Refused {
-        /// Name of the party.
         whom: String,
         /// Status and error code of the answer.
         reason: String,
     },
-    /// The party's answer is not usable.
     #[error("the answer of {whom} cannot be used: {reason}")]
-    Unusable {
-        /// Name of the party.
-        whom: String,
-        /// Defect of the answer.
-        reason: String,
-    },
+    Unusable { whom: String, reason: String },
     /// No AWS credentials exist for signing.
     #[error("no AWS credentials were found: {0}")]
     NoAwsCredentials(String),
-    /// A file or a command returned no secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
 
 impl CredentialsError {
-    /// Returns the recommended action.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unanswered { .. } => Some(

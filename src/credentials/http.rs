@@ -1,8 +1,8 @@
 //! HTTP requests to issuers of credentials.
 //!
-//! Input: a request. Output: the body of its answer, as text. Invariant: one request takes at most
-//! ten seconds, and its answer has at most 64 KiB. Redirects are not followed, because they could
-//! send a secret elsewhere. Errors contain no part of the body except its error code.
+//! Invariant: one request takes at most ten seconds, and its answer has at most 64 KiB. Redirects
+//! are not followed, because they could send a secret elsewhere. Errors contain no part of the body
+//! except its error code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +16,15 @@ use crate::CredentialsError;
 const LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// A client for requests to one party.
 pub(crate) struct Client {
     agent: Agent,
     whom: String,
 }
 
-/// Name and value of a header.
 pub(crate) type Header<'a> = (&'a str, &'a str);
 
 impl Client {
-    /// Creates a client for `whom`, a name for errors. `authorities` is a PEM file that replaces
-    /// the system's authorities.
+    /// `whom`: name for errors. `authorities`: PEM file that replaces the system's authorities.
     pub(crate) fn new(
         whom: &str,
         authorities: Option<&std::path::Path>,
@@ -35,7 +32,7 @@ impl Client {
         Self::within(whom, authorities, LIMIT)
     }
 
-    /// Creates a client with a shorter limit, for services that answer at once or not at all.
+    /// A shorter limit, for services that answer at once or not at all.
     pub(crate) fn within(
         whom: &str,
         authorities: Option<&std::path::Path>,
@@ -80,7 +77,6 @@ impl Client {
         self.body(with_headers(self.agent.put(url), headers).send_empty())
     }
 
-    /// Sends a form.
     pub(crate) fn post(
         &self,
         url: &str,
@@ -126,8 +122,7 @@ fn with_headers<Body>(
     headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
 }
 
-/// Returns the error code of OAuth (RFC 6749, section 5.2) or of AWS, which is a single word and
-/// may be shown.
+/// Error code of OAuth (RFC 6749, section 5.2) or of AWS: a single word that may be shown.
 fn error_code(body: &str) -> Option<String> {
     let json = serde_json::from_str::<serde_json::Value>(body).ok();
     let of_json = json.as_ref().and_then(|body| {
@@ -142,16 +137,14 @@ fn error_code(body: &str) -> Option<String> {
     is_word.then(|| code.to_owned())
 }
 
-/// Returns the text of the first element with this name, in XML without attributes, as AWS STS
-/// answers.
+/// Text of the first element with this name, in XML without attributes.
 pub(crate) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     rest.split_once(&format!("</{name}>")).map(|(text, _)| text)
 }
 
 fn system_authorities() -> RootCerts {
-    // Unreadable certificates are not trusted. A connection that needs one reports an unknown
-    // authority.
+    // A connection that needs an unreadable certificate reports an unknown authority.
     let found = rustls_native_certs::load_native_certs().certs;
     RootCerts::from(
         found.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>(),

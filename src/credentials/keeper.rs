@@ -1,9 +1,8 @@
 //! Keeps a token, and fetches the next one before it expires.
 //!
-//! Input: a [`TokenSource`]. Output: the newest token, immediately. Invariant:
-//! [`TokenKeeper::newest`] never waits for the source, so it never blocks the thread that sends
-//! records. It returns only valid tokens. The thread ends with the last [`TokenKeeper`]. Keepers of
-//! equal sources may be [shared](TokenKeeper::shared) within a process.
+//! Input: a [`TokenSource`]. Output: the newest valid token. Invariant: [`TokenKeeper::newest`]
+//! never waits for the source, so it never blocks the thread that sends records. The thread ends
+//! with the last [`TokenKeeper`].
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -25,7 +24,6 @@ const REFUSED_AGE_MS: u64 = 5_000;
 #[derive(Clone)]
 pub struct TokenKeeper(Arc<Guard>);
 
-/// The shared keepers.
 static SHARED: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
 
 /// Ends the thread when the last keeper is dropped.
@@ -42,10 +40,9 @@ struct State {
     token: Option<Token>,
     /// Error of the last attempt, until one succeeds.
     error: Option<CredentialsError>,
-    /// Number of finished attempts.
     attempts: u64,
     has_thread: bool,
-    /// Whether the brokers refuse the token, whatever its expiry is.
+    /// The brokers refuse the token, whatever its expiry is.
     is_refused: bool,
     is_over: bool,
 }
@@ -72,14 +69,14 @@ impl Drop for Guard {
 }
 
 impl TokenKeeper {
-    /// Creates a keeper. The thread starts with the first request for a token.
+    /// The thread starts with the first request for a token.
     pub fn new(source: TokenSource) -> Self {
         let shared = Shared { source, state: Mutex::default(), changed: Condvar::new() };
         Self(Arc::new(Guard(Arc::new(shared))))
     }
 
-    /// Returns the process's keeper of an equal source, if there is one. Fifty streams that log in
-    /// as one client thus request one token.
+    /// Returns the process's keeper of an equal source. Fifty streams that log in as one client
+    /// thus request one token.
     pub fn shared(source: TokenSource) -> Self {
         let mut kept = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|guard| guard.strong_count() > 0);
@@ -92,7 +89,6 @@ impl TokenKeeper {
         new
     }
 
-    /// Returns the source of the tokens.
     pub fn source(&self) -> &TokenSource {
         &self.0.0.source
     }
@@ -108,8 +104,7 @@ impl TokenKeeper {
         })
     }
 
-    /// Returns the newest valid token. If there is none, or it was refused, waits up to `limit` for
-    /// an attempt of the source.
+    /// Returns the newest valid token, after waiting up to `limit` for an attempt if none is valid.
     pub fn wait(&self, limit: Duration) -> Result<Token, CredentialsError> {
         self.start()?;
         let shared = &self.0.0;
@@ -122,8 +117,7 @@ impl TokenKeeper {
         self.newest()
     }
 
-    /// Records that the brokers have refused a token, so the next one is fetched now. The current
-    /// one may be used until then.
+    /// Records a refusal by the brokers: the next token is fetched now.
     pub fn refused(&self) {
         let mut state = self.0.0.state();
         let is_old = |token: &Token| now_ms().saturating_sub(token.fetched_ms) >= REFUSED_AGE_MS;
@@ -131,14 +125,12 @@ impl TokenKeeper {
         self.0.0.changed.notify_all();
     }
 
-    /// Starts the thread, once.
     fn start(&self) -> Result<(), CredentialsError> {
         if std::mem::replace(&mut self.0.0.state().has_thread, true) {
             return Ok(());
         }
         let shared = Arc::clone(&self.0.0);
-        // The thread does not run in the span of a stream, because other streams may share it. Its
-        // log lines name the source.
+        // The thread does not run in a stream's span, because other streams may share it.
         let spawned = std::thread::Builder::new()
             .name("postrider-token".to_owned())
             .spawn(move || shared.keep());
@@ -163,7 +155,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches tokens while a keeper exists.
     fn keep(&self) {
         let mut retry = RETRY_MIN;
         loop {

@@ -1,6 +1,5 @@
 //! Short-lived logins: tokens that are fetched, kept, and fetched again before they expire.
 //!
-//! Input: the login method of a service (an OIDC token endpoint, a command, AWS credentials).
 //! Output: a [`Token`] for Kafka's OAUTHBEARER, or a password for Postgres on RDS. Invariant:
 //! neither `Debug` nor an error shows a secret. Every request is bounded in time and size.
 //!

@@ -16,11 +16,10 @@ use crate::sigv4::percent_encoded;
 /// Request to a token endpoint.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientCredentials {
-    /// URL of the endpoint: `https://..`; `http://` only for this machine.
+    /// `https://..`; `http://` only for this machine.
     pub endpoint: String,
-    /// Client id.
     pub client_id: String,
-    /// Client secret, if it is not in a file.
+    /// Set if the secret is not in a file.
     pub client_secret: Option<Password>,
     /// File with the client secret, read for each token.
     pub client_secret_file: Option<PathBuf>,
@@ -47,7 +46,6 @@ impl ClientCredentials {
         format!("the token endpoint {}", postrider_secrets::mask_text(&self.endpoint))
     }
 
-    /// Returns the endpoint's answer.
     pub(crate) fn ask(&self) -> Result<String, CredentialsError> {
         let client = Client::new(&self.describe(), self.ca_file.as_deref())?;
         let secret = match (&self.client_secret_file, &self.client_secret) {

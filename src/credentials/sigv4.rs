@@ -1,9 +1,8 @@
 //! AWS Signature Version 4 in a URL's query, which MSK and RDS accept as a password.
 //!
-//! Input: credentials, a host, a query, the time. Output: the URL without its scheme. Invariant:
-//! the result equals the output of botocore's `SigV4QueryAuth` at that time, byte for byte; 1,000
-//! drawn tokens in `fixtures/aws/tokens.jsonl` check this. Source: "Create a signed AWS API
-//! request" in the IAM User Guide.
+//! Invariant: the result equals that of botocore's `SigV4QueryAuth`, byte for byte; 1,000 drawn
+//! tokens in `fixtures/aws/tokens.jsonl` check this. Source: "Create a signed AWS API request" in
+//! the IAM User Guide.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
@@ -19,15 +18,12 @@ pub(crate) struct SignedQuery<'a> {
     /// AWS's name of the service: `rds-db`, `kafka-cluster`.
     pub(crate) service: &'a str,
     pub(crate) region: &'a str,
-    /// Host with its port.
     pub(crate) host: &'a str,
-    /// Parameters of the request, in their order.
     pub(crate) parameters: &'a [(&'a str, &'a str)],
 }
 
 impl SignedQuery<'_> {
-    /// Returns `host/?query` with a signature that is valid for [`EXPIRES_S`] seconds from `now_s`
-    /// (Unix time).
+    /// Returns `host/?query`, valid for [`EXPIRES_S`] seconds from `now_s` (Unix time).
     pub(crate) fn sign(&self, credentials: &AwsCredentials, now_s: u64) -> String {
         let time = basic_time(now_s);
         let scope = format!("{}/{}/{}/aws4_request", basic_date(now_s), self.region, self.service);
@@ -98,7 +94,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| digits(*byte)).collect()
 }
 
-/// Returns two hexadecimal digits.
 fn digits(byte: u8) -> [char; 2] {
     let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
     [digit(byte >> 4), digit(byte & 15)]

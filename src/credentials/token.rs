@@ -1,8 +1,7 @@
 //! A token for SASL/OAUTHBEARER, its source, and its validation.
 //!
-//! Input: an answer or the output of a command. Output: a [`Token`] with its expiry. Invariant: an
-//! expired token, or a token that an HTTP header cannot carry (RFC 6750, section 2.1), is an error
-//! here and not at the brokers.
+//! Input: an answer or the output of a command. Output: a [`Token`]. Invariant: an expired token,
+//! or a token that an HTTP header cannot carry (RFC 6750, section 2.1), is an error here.
 
 use std::fmt;
 
@@ -18,16 +17,14 @@ use crate::aws::MskIam;
 use crate::oidc::ClientCredentials;
 use crate::time::now_ms;
 
-/// Maximum lifetime of a token: a day, whatever the token says. librdkafka counts microseconds in
-/// 64 bits, and treats a token without an expiry as expired.
+/// Maximum lifetime of a token. librdkafka counts microseconds in 64 bits, and treats a token
+/// without an expiry as expired.
 const LIFE_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
-/// A token and its expiry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Text that is sent to the broker.
     pub text: String,
-    /// Expiry in Unix time in milliseconds.
+    /// Unix time in milliseconds.
     pub expires_ms: u64,
     /// Time of the fetch in Unix time in milliseconds.
     pub fetched_ms: u64,
@@ -45,7 +42,6 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Source of tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenSource {
     /// An OIDC token endpoint with the grant `client_credentials`.
@@ -70,7 +66,7 @@ impl TokenSource {
         }
     }
 
-    /// Fetches a token. Blocks for up to about fifteen seconds.
+    /// Blocks for up to about fifteen seconds.
     pub fn fetch(&self) -> Result<Token, CredentialsError> {
         let fetched_ms = now_ms();
         match self {
@@ -143,7 +139,6 @@ fn seconds(value: &Value) -> Option<u64> {
     value.as_u64().or(text).or_else(|| value.as_f64().map(|seconds| seconds as u64))
 }
 
-/// Returns the claims of a JWT without verification, which the broker does.
 fn claims(text: &str) -> Option<Value> {
     let mut parts = text.split('.');
     let (_, payload) = (parts.next()?, parts.next()?);

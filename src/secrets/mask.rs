@@ -1,22 +1,17 @@
 //! Masks secrets in all printed texts: logs, error messages, lists of settings, `Debug`.
 //!
-//! Input: a setting's name and value, a connection string, a line of a file, or any text. Output:
-//! the text with each secret replaced by [`MASK`]. To remove known secrets from other texts,
-//! `secret_parts` and `for_scrubbing` return the secrets in a value, and `scrub` removes them. A
-//! value is secret if its name *or* its form says so; a doubtful value is masked. This module has
-//! the only list of secret words.
+//! Input: a setting, a connection string, or any text. Output: the text with each secret replaced
+//! by [`MASK`], or the secrets to remove from other texts. A value is secret if its name *or* its
+//! form says so; a doubtful value is masked. This module has the only list of secret words.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Replacement for a secret.
 pub const MASK: &str = "****";
 
-/// Words that mark a name as secret. They are compared without `.`, `_`, `-` and case, to find
-/// `basic.auth.user.info`, `user_info` and `apiKey`. librdkafka's secrets are `sasl.password`,
-/// `ssl.key.password`, `ssl.key.pem` and `sasl.oauthbearer.*`. Java's clients have
-/// `sasl.jaas.config`, `basic.auth.user.info`, `bearer.auth.token`. Converters and sinks have the
-/// others.
+/// Words that mark a name as secret. They are compared without `.`, `_`, `-` and case. Sources:
+/// librdkafka (`sasl.password`, `ssl.key.pem`, `sasl.oauthbearer.*`), Java's clients
+/// (`sasl.jaas.config`, `basic.auth.user.info`, `bearer.auth.token`), converters and sinks.
 const SECRET_WORDS: [&str; 24] = [
     "pass",
     "pwd",
@@ -52,7 +47,6 @@ const SCHEMES: [&str; 2] = ["bearer ", "basic "];
 /// Minimum length of a credential after `bearer` and `basic`.
 const CREDENTIAL_CHARS: usize = 8;
 
-/// Whether the value of this name must never be shown.
 pub fn is_secret_name(name: &str) -> bool {
     let squeezed: String = name
         .chars()
@@ -64,20 +58,17 @@ pub fn is_secret_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("ssl_key") || has_word && !PATHS.contains(&squeezed.as_str())
 }
 
-/// Returns the printable value of a setting with this name.
 pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if is_secret_name(name) && !value.is_empty() { Cow::Borrowed(MASK) } else { mask_text(value) }
 }
 
-/// Masks the secrets in any text: passwords in URLs, values after a secret name and `=`, private
-/// keys, HTTP credentials.
+/// Masks passwords in URLs, values after a secret name and `=`, private keys, HTTP credentials.
 pub fn mask_text(text: &str) -> Cow<'_, str> {
     masked(text, secret_ranges(text, |_| true))
 }
 
-/// Masks the secrets in a sentence of Postrider or of a client library. Text after `credentials: `
-/// is a reason and not a secret there. A value after a secret name is secret only if `=` or JSON
-/// syntax assigns it.
+/// Masks a sentence of Postrider or of a client library. Text after `credentials: ` is a reason
+/// there. A value after a secret name is secret only if `=` or JSON syntax assigns it.
 pub fn mask_sentence(text: &str) -> Cow<'_, str> {
     let is_assigned = |range: &Range<usize>| {
         let before = text.get(..range.start).unwrap_or("");
@@ -125,20 +116,17 @@ pub fn for_scrubbing(mut secrets: Vec<String>) -> Vec<String> {
     secrets
 }
 
-/// Removes these secrets from the text.
 pub fn scrub(text: &str, secrets: &[String]) -> String {
     let replaced = |text: String, secret: &String| text.replace(secret.as_str(), MASK);
     secrets.iter().fold(text.to_owned(), replaced)
 }
 
-/// Masks the secrets in a connection URL or `key=value` string.
 pub fn mask_connection_string(text: &str) -> String {
     let text = mask_text(text);
     if text.contains("://") { text.into_owned() } else { mask_after_secret(&text) }
 }
 
-/// Masks a source line for an error message: values after a secret name, and passwords in a URL or
-/// connection string. The line may be malformed, so this looks only at words.
+/// Masks a possibly malformed source line for an error message. This looks only at words.
 pub fn mask_line(line: &str) -> String {
     let name = line.split_once('=').map(|(name, _)| name).filter(|name| is_secret_name(name));
     if let Some(name) = name {
@@ -152,8 +140,8 @@ pub fn mask_line(line: &str) -> String {
     }
 }
 
-/// Masks everything after the first secret name. Quotes, blanks around `=` and escapes make the end
-/// of a `key=value` secret hard to find.
+/// Masks everything after the first secret name, because quotes, blanks and escapes hide the end of
+/// a `key=value` secret.
 fn mask_after_secret(text: &str) -> String {
     // The replacement has equal length, so that positions in it are positions in the text.
     let lower = text.to_ascii_lowercase().replace("passfile", "........");
@@ -181,9 +169,9 @@ fn secret_ranges(text: &str, counts: impl Fn(&Range<usize>) -> bool) -> Vec<Rang
     ranges
 }
 
-/// Returns the password of the first URL, or its whole user part if that may be a token. The part
-/// ends at the last `@`, because a password may contain `@`, `/`, `?` and any other character.
-/// Postgres's URLs begin with a user; elsewhere a user part without a colon may be a token.
+/// Returns the password of the first URL, or the user part if it has no colon: a token may stand
+/// there, except in Postgres's URLs. The part ends at the last `@`, because a password may contain
+/// `@`, `/` and `?`.
 fn user_part(text: &str) -> Option<Range<usize>> {
     let scheme = text.find("://")?;
     let start = scheme + 3;
@@ -197,8 +185,8 @@ fn user_part(text: &str) -> Option<Range<usize>> {
     }
 }
 
-/// Returns the password of a `user:password@host` without a scheme, up to the last `@` of the text.
-/// A colon before a blank ends a word of prose; a colon before two slashes ends a scheme.
+/// Returns the password of a `user:password@host` without a scheme, up to the last `@`. A colon
+/// before a blank ends a word of prose; a colon before two slashes ends a scheme.
 fn bare_user_part(text: &str) -> Option<Range<usize>> {
     let end = text.rfind('@')?;
     let mut colons = text.get(..end)?.match_indices(':').map(|(at, _)| at + 1);

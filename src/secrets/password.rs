@@ -1,16 +1,12 @@
-//! A password that cannot be printed by accident.
-//!
-//! Only [`Password::reveal`] gives access to its bytes. `Debug` shows no part of it, and there is
-//! no `Display`.
+//! A password that cannot be printed by accident: `Debug` shows no part of it, and there is no
+//! `Display`.
 
 use std::fmt;
 
-/// A database password. `Debug` prints stars.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
 impl Password {
-    /// Wraps a secret.
     pub fn new(secret: impl Into<String>) -> Self {
         Self(secret.into())
     }

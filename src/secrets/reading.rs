@@ -1,10 +1,8 @@
-//! Reads a secret from a file, or from the output of a command (cloud providers issue short-lived
-//! passwords).
+//! Reads a secret from a file, or from the output of a command.
 //!
 //! Input: a path, or a program and its arguments. Output: the secret, or a [`SecretError`] that
 //! contains no part of one. Invariant: the command runs without a shell, and is killed with its
-//! children after 15 seconds. The sizes of its output and of a file are bounded. Only a regular
-//! file is opened.
+//! children after 15 seconds. Sizes are bounded. Only a regular file is opened.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,11 +17,11 @@ use std::time::{Duration, Instant};
 use crate::mask::mask_text;
 use crate::password::Password;
 
-/// Maximum time of a password command. Cloud tokens take a second or two.
+/// Cloud tokens take a second or two.
 const COMMAND_LIMIT: Duration = Duration::from_secs(15);
-/// Maximum output of a command. Tokens have a few kilobytes.
+/// Tokens have a few kilobytes.
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
-/// Maximum size of a file. A bundle of all authorities has a few hundred kilobytes.
+/// A bundle of all authorities has a few hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Interval of checks for the end of the command.
 const TICK: Duration = Duration::from_millis(10);
@@ -31,32 +29,18 @@ const TICK: Duration = Duration::from_millis(10);
 /// Reason why there is no secret. It contains no part of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// The file of the secret cannot be read now.
     #[error("the file that holds the secret, {}, cannot be read: {reason}", mask_text(&.path.display().to_string()))]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        reason: String,
-    },
+    File { path: PathBuf, reason: String },
     /// The file now contains an invalid connection string, or names a missing service.
     #[error("the connection settings cannot be used any more: {0}")]
     Settings(String),
-    /// The provider issued no secret.
     #[error("{0}")]
     NotIssued(String),
-    /// The command printed no secret.
     #[error("the password command `{program}` {reason}")]
-    Command {
-        /// First word of the command.
-        program: String,
-        /// Actual result of the command.
-        reason: String,
-    },
+    Command { program: String, reason: String },
 }
 
 impl SecretError {
-    /// Returns the recommended action.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::File { .. } => Some("make it readable for the relay's user".to_owned()),
@@ -74,7 +58,7 @@ impl SecretError {
     }
 }
 
-/// A command that prints a password: the program and its arguments, run without a shell.
+/// A command that prints a password, run without a shell.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordCommand(Vec<String>);
 
@@ -86,12 +70,11 @@ impl fmt::Debug for PasswordCommand {
 }
 
 impl PasswordCommand {
-    /// Creates a command. Returns `None` if there is no program.
     pub fn new(words: Vec<String>) -> Option<Self> {
         words.first().is_some_and(|program| !program.is_empty()).then_some(Self(words))
     }
 
-    /// Returns the program in printable form, because a user may have put the secret itself there.
+    /// Printable form of the program, because a user may have put the secret itself there.
     pub fn program(&self) -> Cow<'_, str> {
         mask_text(self.first())
     }
@@ -100,8 +83,7 @@ impl PasswordCommand {
         self.0.first().map_or("", String::as_str)
     }
 
-    /// Runs the command. Its output without one line end is the password. Blocks for up to fifteen
-    /// seconds.
+    /// Runs the command for up to 15 seconds. Its output without one line end is the password.
     pub fn run(&self) -> Result<Password, SecretError> {
         self.run_within(COMMAND_LIMIT)
     }
@@ -116,7 +98,7 @@ impl PasswordCommand {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // The command has its own process group, so that its children are killed with it.
+            // Its own process group, so that its children are killed with it.
             .process_group(0)
             .spawn()
             .map_err(|error| failed(format!("cannot be run: {error}")))?;
@@ -134,7 +116,6 @@ impl PasswordCommand {
     }
 }
 
-/// Returns the child's output until it ends.
 fn answer(child: &mut Child, limit: Duration) -> Result<Vec<u8>, String> {
     let too_long = || format!("did not end within {} s", limit.as_secs_f32());
     let deadline = Instant::now() + limit;
@@ -172,8 +153,7 @@ fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Reads a file with a secret, without its line end. Does not open a pipe, because that would wait
-/// for a writer.
+/// Reads a file without its line end. Does not open a pipe, because that would wait for a writer.
 pub fn read_secret(path: &Path) -> Result<String, SecretError> {
     let failed = |reason: String| SecretError::File { path: path.to_owned(), reason };
     let read = || {

@@ -27,7 +27,6 @@ impl AwsEnvironment {
         Self(variables.into_iter().filter(|(name, _)| is_read(name)).collect())
     }
 
-    /// Reads the variables of this process.
     pub fn of_process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -39,7 +38,7 @@ impl AwsEnvironment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns the current credentials. Blocks while a provider is asked.
+    /// Blocks while a provider is asked.
     pub fn credentials(&self) -> Result<AwsCredentials, CredentialsError> {
         if let Some(found) = self.of_variables()? {
             return Ok(found);
@@ -76,8 +75,7 @@ fn half(there: &str, missing: &str) -> CredentialsError {
     CredentialsError::NoAwsCredentials(format!("{there} is set and {missing} is not"))
 }
 
-/// Returns the region from `AWS_REGION`, `AWS_DEFAULT_REGION` or the profile, or else from the name
-/// of a host on AWS.
+/// Region from `AWS_REGION`, `AWS_DEFAULT_REGION`, the profile, or a host's name on AWS.
 pub fn region(environment: &AwsEnvironment, host: &str) -> Option<String> {
     let of_variable =
         environment.get("AWS_REGION").or_else(|| environment.get("AWS_DEFAULT_REGION"));

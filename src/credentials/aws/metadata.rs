@@ -13,12 +13,12 @@ use super::{AwsCredentials, AwsEnvironment};
 use crate::CredentialsError;
 use crate::http::Client;
 
-/// Time limit. A metadata service is on this machine, or does not exist.
+/// A metadata service is on this machine, or does not exist.
 const LIMIT: Duration = Duration::from_secs(2);
 const CONTAINERS: &str = "http://169.254.170.2";
 const INSTANCE: &str = "http://169.254.169.254";
 
-/// Returns the credentials from `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` or `.._FULL_URI`.
+/// Reads `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI` or `.._FULL_URI`.
 pub(super) fn of_container(
     environment: &AwsEnvironment,
 ) -> Result<Option<AwsCredentials>, CredentialsError> {
@@ -39,7 +39,7 @@ pub(super) fn of_container(
     of_json(&whom, &answer, "Token").map(Some)
 }
 
-/// Returns the credentials from the instance's metadata service, version 2 of its protocol.
+/// Version 2 of the metadata service's protocol.
 pub(super) fn of_instance(
     environment: &AwsEnvironment,
 ) -> Result<AwsCredentials, CredentialsError> {
@@ -70,8 +70,7 @@ pub(super) fn of_instance(
     of_json(&whom, &client.get(&format!("{roles}{role}"), &headers)?, "Token")
 }
 
-/// Parses credentials in the JSON of the metadata services and of a `credential_process`. The name
-/// of the session token differs.
+/// Credentials in the JSON of metadata services and of a `credential_process`.
 pub(super) fn of_json(
     whom: &str,
     answer: &str,

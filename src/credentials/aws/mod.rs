@@ -1,9 +1,7 @@
-//! Logins with AWS IAM: finds credentials in the places of AWS's own tools, and signs tokens and
-//! passwords with them.
+//! Logins with AWS IAM: finds credentials like AWS's own tools, and signs tokens and passwords.
 //!
-//! Input: the process's environment. Output: [`AwsCredentials`], a token for MSK, a password for
-//! RDS. This code has never run against AWS. Tests compare the signatures with botocore's, and run
-//! the providers against servers that answer as the documentation says.
+//! This code has never run against AWS. Tests compare the signatures with botocore's, and run the
+//! providers against servers that answer as the documentation says.
 
 mod chain;
 mod metadata;
@@ -24,23 +22,19 @@ use crate::{CredentialsError, Token};
 
 pub use chain::{AwsEnvironment, region};
 
-/// Credentials that sign requests to AWS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsCredentials {
-    /// Access key id, which is public.
+    /// Public id of the key.
     pub access_key_id: String,
-    /// Key that signs requests.
     pub secret_access_key: Password,
-    /// Session token of temporary credentials.
+    /// Set for temporary credentials.
     pub session_token: Option<Password>,
     /// Expiry of temporary credentials, in Unix time in milliseconds.
     pub expires_ms: Option<u64>,
 }
 
-/// IAM access control of an MSK cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MskIam {
-    /// Region of the cluster.
     pub region: String,
     /// Environment for the search of credentials.
     pub environment: AwsEnvironment,
@@ -83,8 +77,7 @@ pub fn msk_token(credentials: &AwsCredentials, region: &str, now_s: u64) -> Stri
     URL_SAFE_NO_PAD.encode(url)
 }
 
-/// Returns the password of a database user on RDS or Aurora, valid for 15 minutes from `now_s`
-/// (Unix time).
+/// Returns a password for RDS or Aurora, valid for 15 minutes from `now_s` (Unix time).
 pub fn rds_password(
     credentials: &AwsCredentials,
     region: &str,
@@ -98,8 +91,7 @@ pub fn rds_password(
     Password::new(query.sign(credentials, now_s))
 }
 
-/// Calls [`rds_password`] with the current credentials and time. Blocks while credentials are
-/// fetched.
+/// Calls [`rds_password`] with current credentials and time. Blocks.
 pub fn rds_password_now(
     environment: &AwsEnvironment,
     region: &str,

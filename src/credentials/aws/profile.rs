@@ -2,8 +2,7 @@
 //! process that prints credentials.
 //!
 //! Source: "Shared config and credentials files" in the AWS SDKs reference. SSO logins and
-//! `source_profile` are reported as unsupported. Their replacement is `credential_process` with
-//! AWS's own command line.
+//! `source_profile` are reported as unsupported.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +16,6 @@ use crate::CredentialsError;
 
 type Section = BTreeMap<String, String>;
 
-/// Returns the credentials of the profile, if it exists.
 pub(super) fn credentials(
     environment: &AwsEnvironment,
 ) -> Result<Option<AwsCredentials>, CredentialsError> {
@@ -57,7 +55,6 @@ pub(super) fn credentials(
     Ok(None)
 }
 
-/// Returns the profile's region.
 pub(super) fn region(environment: &AwsEnvironment) -> Option<String> {
     section(environment).get("region").cloned()
 }
@@ -73,7 +70,7 @@ fn name_of(environment: &AwsEnvironment) -> &str {
     environment.get("AWS_PROFILE").unwrap_or("default")
 }
 
-/// Returns the settings of the profile. The credentials file takes precedence.
+/// The credentials file takes precedence.
 fn section(environment: &AwsEnvironment) -> Section {
     let name = name_of(environment);
     let heading = if name == "default" { "default".to_owned() } else { format!("profile {name}") };
@@ -89,7 +86,7 @@ fn file(environment: &AwsEnvironment, variable: &str, name: &str) -> PathBuf {
     }
 }
 
-/// Reads a section. A file that cannot be read has no settings, as with AWS's own tools.
+/// A file that cannot be read has no settings, as with AWS's own tools.
 fn read(path: &std::path::Path, heading: &str) -> Section {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut settings = Section::new();

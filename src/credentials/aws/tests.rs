@@ -179,7 +179,7 @@ fn a_machine_without_any_is_told_where_to_put_them() {
     assert!(error.contains("does not answer"), "{error}");
 }
 
-/// Compares with the signatures of botocore: `fixtures/aws/draw.py`.
+/// Signatures of botocore: `fixtures/aws/draw.py`.
 #[test]
 fn a_thousand_drawn_tokens_equal_those_of_botocore() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/aws/tokens.jsonl");

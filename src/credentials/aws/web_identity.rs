@@ -11,7 +11,7 @@ use super::{AwsCredentials, AwsEnvironment};
 use crate::CredentialsError;
 use crate::http::{Client, element};
 
-/// Returns the credentials from `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN`.
+/// Reads `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN`.
 pub(super) fn of_variables(
     environment: &AwsEnvironment,
 ) -> Result<Option<AwsCredentials>, CredentialsError> {
@@ -23,7 +23,6 @@ pub(super) fn of_variables(
     assume(environment, Path::new(file), role, session).map(Some)
 }
 
-/// Exchanges the token in `file` for credentials of `role`.
 pub(super) fn assume(
     environment: &AwsEnvironment,
     file: &Path,
@@ -59,7 +58,6 @@ pub(super) fn assume(
     })
 }
 
-/// Converts a time of AWS to Unix time in milliseconds.
 pub(super) fn unix_ms(text: &str) -> Option<u64> {
     parse_time(text.as_bytes()).and_then(|us| u64::try_from(us / 1_000).ok())
 }
