@@ -1,10 +1,7 @@
 //! Reads whether the slot outlives the loss of its server (PostgreSQL 17 and later).
 //!
-//! Input: a [`Client`], the connection string with all its hosts, the slot's name. Output:
-//! [`FailoverFacts`]; [`FailoverFacts::findings`] judges them. Invariant: nothing is written;
-//! `primary_conninfo`, which may contain a password, does not leave its server; a value that the
-//! role may not see is `None`.
-//! that the role may not see is `None` and not a good value. PostgreSQL 17 and later.
+//! Invariant: nothing is written; `primary_conninfo`, which may contain a password, does not leave
+//! its server; a value that the role may not see is `None`.
 
 mod findings;
 #[cfg(test)]
@@ -20,23 +17,21 @@ use crate::libpq::{ConnectInfo, Endpoint, TargetSessionAttrs};
 pub use findings::{FailoverAbout, FailoverFinding, FailoverFix};
 
 const DOING: &str = "looking at what a failover needs";
-/// Time limit for a login to each further host.
+/// Time limit per further host.
 const HOST_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FailoverFacts {
     pub slot: String,
-    /// True if the primary was reached. Without it nothing is judged.
+    /// True if the primary was reached; otherwise nothing is judged.
     pub has_primary: bool,
     /// True if standbys copy the slot; `None` without a slot.
     pub follows: Option<bool>,
-    /// The primary's `synchronized_standby_slots`.
+    /// `synchronized_standby_slots`.
     pub awaited: Vec<AwaitedSlot>,
-    /// Servers that stream from the primary, according to it.
     pub streaming: Vec<StreamingStandby>,
-    /// Standbys that the connection string names.
     pub standbys: Vec<StandbyFacts>,
-    /// Hosts of the connection string that could not be reached, with the reason.
+    /// Hosts with the reason.
     pub unreached: Vec<(String, String)>,
 }
 
@@ -44,19 +39,17 @@ pub struct FailoverFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwaitedSlot {
     pub name: String,
-    /// True if a physical slot of this name exists.
     pub exists: bool,
     pub is_read: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamingStandby {
-    /// Application name, or process id.
     pub name: String,
     pub slot: Option<String>,
-    /// Duration of its stream; `None` if not visible.
+    /// `None` if not visible.
     pub seconds: Option<i64>,
-    /// True if it reports the rows that it still needs.
+    /// The standby reports the rows that it still needs.
     pub has_feedback: bool,
 }
 
@@ -64,29 +57,25 @@ pub struct StreamingStandby {
 pub struct StandbyFacts {
     pub endpoint: String,
     pub syncs_slots: bool,
-    /// True if it receives WAL from a server now.
     pub receives: bool,
     pub feedback: bool,
-    /// `primary_slot_name`; empty: not set.
+    /// Empty: not set.
     pub slot_name: String,
-    /// True if `primary_conninfo` names a database; `None` if not visible.
+    /// `primary_conninfo`; `None` if not visible.
     pub names_database: Option<bool>,
     pub wal_level: String,
-    /// Its own slot with the relay's slot name.
+    /// Slot of the standby with the relay's slot name.
     pub copy: Option<SlotCopy>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotCopy {
-    /// True if it is synchronised with the primary's slot.
     pub synced: bool,
-    /// True if it disappears when the standby is promoted.
+    /// The copy disappears when the standby is promoted.
     pub temporary: bool,
-    /// Why the standby invalidated it, if it did.
     pub invalidation: Option<String>,
 }
 
-/// Facts from the connected server alone.
 pub async fn failover_of_server(
     client: &Client,
     slot: &str,
@@ -96,8 +85,7 @@ pub async fn failover_of_server(
     Ok(facts)
 }
 
-/// True if Postgres withholds the slot's changes because a standby in `synchronized_standby_slots`
-/// is away.
+/// Postgres withholds changes while a standby in `synchronized_standby_slots` is away.
 pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE EXISTS (SELECT \
@@ -113,7 +101,7 @@ pub async fn waits_for_standby(client: &Client, slot: &str) -> Result<bool, Cont
     get(&row, 0)
 }
 
-/// [`failover_of_server`] with facts from the connection string's other hosts.
+/// Includes the connection string's other hosts.
 pub async fn failover(
     client: &Client,
     info: &ConnectInfo,

@@ -1,16 +1,15 @@
 //! Judges [`FailoverFacts`]: each setting that would lose rows or the slot in a failover.
 //!
-//! Input: the facts. Output: [`FailoverFinding`]s, the primary's first. Pure. Invariant: a fix is
-//! literal, and names its server. A server without a standby has only findings about its slot. A
-//! standby that a relay reads directly, without its primary, has none.
+//! Pure. Invariant: a fix is literal, and names its server. A server without a standby has only
+//! findings about its slot. A standby that a relay reads directly, without its primary, has none.
 
 use super::{AwaitedSlot, FailoverFacts, SlotCopy, StandbyFacts, StreamingStandby};
 use crate::wal::quote::{identifier, literal};
 
-/// A standby reports its required rows within wal_receiver_status_interval, 10 s by default.
+/// wal_receiver_status_interval is 10 s by default.
 const FEEDBACK_AFTER_S: i64 = 20;
 
-/// Subject of a finding; several settings may share one.
+/// Several settings may share one subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailoverAbout {
     Slot,
@@ -19,7 +18,7 @@ pub enum FailoverAbout {
     StandbySlot,
     Feedback,
     Sync,
-    /// The database name in `primary_conninfo`.
+    /// Database name in `primary_conninfo`.
     Database,
     WalLevel,
     Copy,
@@ -31,10 +30,9 @@ pub enum FailoverFix {
     Primary(String),
     Standby {
         sql: String,
-        /// True if the setting requires a restart.
         restart: bool,
     },
-    /// A replication command for the primary, while no relay reads the slot.
+    /// Replication command for the primary, while no relay reads the slot.
     Replication(String),
     Words(String),
 }
@@ -44,7 +42,7 @@ impl FailoverFix {
         self.sql_or_words() + self.elsewhere()
     }
 
-    /// Where to change the setting on a managed server, which refuses `ALTER SYSTEM`.
+    /// A managed server refuses `ALTER SYSTEM`.
     pub fn elsewhere(&self) -> &'static str {
         match self {
             Self::Primary(sql) | Self::Standby { sql, .. } if sql.contains("ALTER SYSTEM") => {
@@ -191,7 +189,7 @@ impl FailoverFacts {
         }
     }
 
-    /// Judges a standby from the primary's view. A reached standby has better data.
+    /// Judges from the primary's view; a reached standby has better data.
     fn judge_streaming(&self, standby: &StreamingStandby, findings: &mut Vec<FailoverFinding>) {
         let StreamingStandby { name, slot, seconds, has_feedback } = standby;
         let Some(slot) = slot else {
@@ -262,8 +260,7 @@ impl FailoverFacts {
         }
     }
 
-    /// True if temporary; the description and the fix. A setting that prevents the copy has its own
-    /// finding.
+    /// Temporary state, description and fix. A setting that prevents the copy has its own finding.
     fn judge_copy(
         &self,
         copy: Option<&SlotCopy>,
@@ -311,7 +308,7 @@ fn feedback_fix() -> FailoverFix {
     FailoverFix::Standby { sql: set("hot_standby_feedback", "on"), restart: false }
 }
 
-/// Judges settings that would lose a standby's own slot, from which the relay streams.
+/// Judges a standby's own slot, from which the relay streams.
 fn judge_source(standby: &StandbyFacts, findings: &mut Vec<FailoverFinding>) {
     let endpoint = &standby.endpoint;
     // A standby that replays an archive, or nothing, has no primary that learns of the slot.
@@ -334,7 +331,7 @@ fn judge_source(standby: &StandbyFacts, findings: &mut Vec<FailoverFinding>) {
     }
 }
 
-/// Removes the reason; the standby then recreates the copy.
+/// The standby then recreates the copy.
 fn valid_again(reason: &str) -> FailoverFix {
     let sql = match reason {
         "wal_removed" => set("max_slot_wal_keep_size", "-1"),

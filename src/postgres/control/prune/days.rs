@@ -1,7 +1,6 @@
 //! Adds partitions of coming days to an outbox that is partitioned by age.
 //!
-//! Input: a [`PruneTable`] and a number of days. Output: the [`Day`]s in UTC that no partition
-//! covers. Invariant: a lock is awaited for at most `lock_timeout`, and held for at most
+//! Days are in UTC. Invariant: a lock is awaited for at most `lock_timeout`, and held for at most
 //! [`SCAN_LIMIT`]; existing objects stay unchanged.
 
 use std::time::Duration;
@@ -19,7 +18,7 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "adding a partition";
 
-/// Limit for Postgres's scan of the default partition for rows of the new one.
+/// Postgres scans the default partition for rows of the new one.
 const SCAN_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,15 +35,14 @@ pub enum Added {
     Created,
     /// Another session has created a partition that covers part of the day.
     Covered,
-    /// The default partition contains rows of the day, or too many others to scan in time.
+    /// The default partition contains rows of the day, or too many to scan in time.
     Occupied,
     /// Another object has the partition's name.
     Taken,
-    /// A lock was not available in time.
     Locked,
 }
 
-/// Days, from today to `days` ahead, that no partition covers; earliest first.
+/// Earliest first.
 pub async fn missing_days(
     client: &Client,
     table: &PruneTable,
@@ -60,7 +58,7 @@ pub async fn missing_days(
         "timestamp with time zone" => "YYYY-MM-DD 00:00:00+00",
         _ => "YYYY-MM-DD 00:00:00",
     };
-    // MINVALUE and MAXVALUE are not quoted, so such a bound is NULL here.
+    // MINVALUE and MAXVALUE are not quoted, so such a bound is NULL.
     let sql = format!(
         "WITH day AS ( \
              SELECT to_char(day, 'YYYYMMDD') AS name, to_char(day, '{form}') AS since, \

@@ -21,7 +21,7 @@ pub enum PruneError {
     #[error("nothing shows since when slot `{slot}` has delivered every row: {why}")]
     BeginningUnknown {
         slot: String,
-        /// For example `no progress is kept`.
+        /// Reason, for example `no progress is kept`.
         why: &'static str,
     },
     #[error(
@@ -64,7 +64,7 @@ pub enum PruneError {
     Needed { table: TableName, partition: TableName },
     #[error("{object} was locked by others for longer than --lock-timeout, {attempts} times")]
     Locked {
-        /// For example `table public.outbox`.
+        /// Object, for example `table public.outbox`.
         object: String,
         attempts: u32,
     },

@@ -1,15 +1,12 @@
 //! Lists, judges and drops partitions of an outbox that is partitioned by age.
 //!
-//! Input: a [`PruneTable`], the time before which rows are old, and the [`Passed`] transactions.
-//! Output: [`Partition`]s with the slots that hold each back. Invariant: a partition is dropped
-//! only if all its rows are old and passed, checked under a lock that excludes writers. The default
-//! partition and one without an upper bound stay.
+//! Invariant: a partition is dropped only if all its rows are old and passed, checked under a lock
+//! that excludes writers. The default partition and one without an upper bound stay.
 //!
 //! Order of the locks: first SHARE on the partition, under which the rows are counted. ACCESS
 //! EXCLUSIVE on the table (DETACH) comes last and is short. A writer with a lock on the table that
 //! waits for the partition would deadlock with this order. A lock is therefore awaited for half of
 //! `deadlock_timeout`: this side always gives way.
-//! always gives way.
 
 use std::time::Duration;
 
@@ -29,19 +26,17 @@ use postrider_core::outbox::TableName;
 const DOING: &str = "looking at a partition";
 const DROPPING: &str = "dropping a partition";
 
-/// A partition whose upper bound is old.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     pub name: TableName,
     pub oid: u32,
-    /// Upper bound from the catalog; its rows are older.
+    /// Bound from the catalog; all rows are older.
     pub until: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionState {
     pub rows: u64,
-    /// Rows that must stay.
     pub kept: u64,
     /// Rows held back by each slot, in the order of [`Passed`].
     pub held: Vec<Held>,
@@ -49,11 +44,9 @@ pub struct PartitionState {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dropped {
-    /// Number of its rows.
     Gone(u64),
     /// A row that must stay is in it now.
     Kept(PartitionState),
-    /// A lock was not available in time.
     Locked,
     /// Other objects, for example a view, depend on it.
     Needed,
@@ -61,15 +54,15 @@ pub enum Dropped {
     Vanished,
 }
 
-/// Partitions that lie completely before `cutoff`, oldest first.
+/// Partitions completely before `cutoff`, oldest first.
 pub async fn partitions(
     client: &Client,
     table: &PruneTable,
     cutoff: &str,
 ) -> Result<Vec<Partition>, PruneError> {
     let kind = &table.age_type;
-    // The default partition's bound has no values, and MAXVALUE is not quoted. A partition that
-    // another session is detaching is skipped.
+    // The default partition's bound has no values, and MAXVALUE is not quoted. A partition in
+    // detachment is skipped.
     let sql = format!(
         "SELECT * FROM (SELECT n.nspname::text, c.relname::text, c.oid, \
              substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM ' TO \\(''([^'']*)''') AS until \
@@ -109,7 +102,6 @@ impl Partition {
     }
 }
 
-/// Detaches and drops a partition in one transaction, if all its rows may go.
 pub async fn drop_partition(
     client: &Client,
     table: &PruneTable,
@@ -124,7 +116,7 @@ pub async fn drop_partition(
         let _ = client.sql().batch_execute("ROLLBACK").await;
     }
     match ended {
-        // 55P03; and 42P01 after another session's rename or DROP.
+        // 42P01 after another session's rename or DROP.
         Err(PruneError::Control(error)) if error.is_of(&["55P03", "40P01"]) => Ok(Dropped::Locked),
         Err(PruneError::Control(error)) if error.is_of(&["42P01"]) => Ok(Dropped::Vanished),
         // dependent_objects_still_exist
@@ -166,7 +158,7 @@ async fn attempt(
     Ok(Dropped::Gone(state.rows))
 }
 
-/// Longest wait for a lock, in milliseconds; see the module documentation.
+/// Limit in milliseconds; see the module documentation.
 async fn patience(client: &Client, lock_timeout: Duration) -> Result<i64, PruneError> {
     const SQL: &str = "SELECT greatest(1, least($1::int8, setting::int8 / 2)) \
         FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'";

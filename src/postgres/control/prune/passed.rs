@@ -1,14 +1,13 @@
 //! Determines which transactions a replication slot has passed: their rows were delivered.
 //!
-//! Input: a slot's name, and since when its stream is complete. Output: SQL conditions on rows.
 //! Invariant: a passed row stays passed; a row whose transaction is in doubt was not passed.
 //!
 //! Every 15 seconds and at checkpoints, Postgres logs the running transactions. A slot's
 //! `catalog_xmin` is the oldest of them in the last such record that the slot has confirmed
-//! (`SnapBuildProcessRunningXacts` and `LogicalIncreaseXminForSlot`). Rows of older transactions
-//! were committed before the confirmed position. Rows older than the stream's start
-//! ([`Since`](postrider_core::progress::Since)) are held back, because a recreated slot never
-//! delivers them.
+//! (`SnapBuildProcessRunningXacts`, `LogicalIncreaseXminForSlot`). Rows of older transactions were
+//! committed before the confirmed position. Rows older than the stream's start
+//! ([`Since`](postrider_core::progress::Since)) are held back: a recreated slot never delivers
+//! them.
 
 use tokio_postgres::Row;
 
@@ -21,9 +20,8 @@ use postrider_core::lsn::Lsn;
 
 const DOING: &str = "looking at the replication slot";
 
-/// SQL that is true for a row `t` unless the named slot has passed it. The slot must have existed
-/// when the row was written. A visible row whose transaction seems to lie ahead is more than 2^31
-/// transactions old.
+/// False if the named slot has passed row `t`. The slot must have existed when the row was written.
+/// A visible row whose transaction seems to lie ahead is more than 2^31 transactions old.
 pub fn not_passed(slot: &str) -> String {
     format!(
         "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > (SELECT age(catalog_xmin) \
@@ -35,9 +33,8 @@ pub fn not_passed(slot: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotPosition {
     pub slot: String,
-    /// Everything before it is acknowledged.
     pub confirmed: Lsn,
-    /// Rows of transactions with lower 64-bit numbers were committed before `confirmed`.
+    /// Rows of lower 64-bit transaction numbers were committed before `confirmed`.
     pub before: u64,
     /// No transaction with this number or a later one has committed.
     pub next_xid: u64,
@@ -129,21 +126,21 @@ pub async fn publication_name(client: &Client, oid: u32) -> Result<Option<String
     Ok(row.map(|row| get(&row, 0)).transpose()?)
 }
 
-/// Transactions that one slot has passed: from `since` on, and below `before`.
+/// Transactions from `since` on, and below `before`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedSlot {
     pub slot: String,
-    /// Start of its stream; 0 if nothing preceded it.
+    /// 0 if nothing preceded the stream.
     pub since: u64,
     /// See [`SlotPosition::before`].
     pub before: u64,
 }
 
-/// Rows that a slot holds back. Several slots may hold back one row.
+/// Several slots may hold back one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Held {
     pub not_passed: u64,
-    /// Rows older than its stream, which may never have been delivered.
+    /// Rows that may never have been delivered.
     pub before_slot: u64,
 }
 
@@ -151,13 +148,13 @@ pub struct Held {
 pub struct Passed(pub Vec<PassedSlot>);
 
 impl PassedSlot {
-    /// Condition on a row `t`: the slot has not reached it.
+    /// Condition: the slot has not reached row `t`.
     fn lags(&self) -> String {
         let before = self.xid();
         format!("(age(t.xmin) >= 0 AND age(t.xmin) <= age({before}))")
     }
 
-    /// Condition on a row `t`: it is, or may be, older than the slot's stream.
+    /// Condition: row `t` is, or may be, older than the slot's stream.
     fn is_early(&self) -> String {
         if self.since == 0 {
             return "false".to_owned();
@@ -177,13 +174,12 @@ impl PassedSlot {
 }
 
 impl Passed {
-    /// Condition on a row `t`: every slot has passed it.
     pub(super) fn condition(&self) -> String {
         let one = |slot: &PassedSlot| format!("NOT {} AND NOT {}", slot.lags(), slot.is_early());
         self.0.iter().map(one).collect::<Vec<_>>().join(" AND ")
     }
 
-    /// An array with two counts per slot, from the columns `l0`, `e0`, ... of `from`.
+    /// Two counts per slot, from the columns `l0`, `e0`, ... of `from`.
     pub(super) fn counts(&self) -> String {
         let one =
             |at: usize| format!("count(*) FILTER (WHERE l{at}), count(*) FILTER (WHERE e{at})");

@@ -1,8 +1,7 @@
 //! Counts or deletes old rows of one table, page by page from the oldest.
 //!
-//! Input: a [`PruneTable`], the time before which rows are old, and the [`Passed`] transactions.
-//! Output: a [`Page`] of counts per transaction. Invariant: keyset pagination over age and id
-//! visits each row once. A locked row and a row that was not passed stay.
+//! Invariant: keyset pagination over age and id visits each row once. A locked row and a row that
+//! was not passed stay.
 
 use std::time::Duration;
 
@@ -20,8 +19,8 @@ use crate::wal::quote::{identifier, literal};
 
 const DOING: &str = "pruning rows";
 
-/// Forms in which the server reads printed values as equal. `SQL, DMY` abbreviates time zones, and
-/// the server reads some as another zone.
+/// The server reads these printed values as equal. `SQL, DMY` abbreviates time zones, and some are
+/// read as another zone.
 const READ_AGAIN: &str =
     "SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 3";
 
@@ -35,7 +34,7 @@ pub struct Rows<'a> {
     deletes: bool,
     /// Age and id of the previous page's last row.
     from: Option<(String, String)>,
-    /// True after a page that was not full. Writers of old-looking rows would otherwise keep the
+    /// True after a page that was not full: writers of old-looking rows would otherwise keep the
     /// walk busy forever.
     is_done: bool,
 }
@@ -43,7 +42,6 @@ pub struct Rows<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
     pub old: u64,
-    /// Old rows that every slot has passed.
     pub passed: u64,
     /// Deleted rows; the others were locked.
     pub deleted: u64,
@@ -68,7 +66,7 @@ impl<'a> Rows<'a> {
         Self { deletes: true, ..self }
     }
 
-    /// Number of old rows according to the server's statistics.
+    /// Number of old rows by the server's statistics.
     pub async fn expected(&self) -> Result<u64, PruneError> {
         let PruneTable { name, age, age_type, .. } = &self.table;
         let sql = format!(
@@ -82,7 +80,7 @@ impl<'a> Rows<'a> {
         Ok(top.as_deref().and_then(planned_rows).unwrap_or(0))
     }
 
-    /// The next page, in its own transaction; `None` at the end.
+    /// Page in its own transaction; `None` at the end.
     ///
     /// # Panics
     ///
@@ -96,7 +94,7 @@ impl<'a> Rows<'a> {
         if let Some((age, id)) = &self.from {
             values.extend([age as &(dyn ToSql + Sync), id]);
         }
-        // A page has no time limit; only waits for locks are limited.
+        // Only waits for locks are limited.
         let found = self.client.sql().query_one(&sql, &values).await;
         let row = found.map_err(|error| failed(DOING, &error))?;
         let number = |at: usize| Ok::<_, ControlError>(get::<i64>(&row, at)?.unsigned_abs());
@@ -148,13 +146,12 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The error of a statement; 55P03: a lock was not available.
+/// 55P03: a lock was not available.
 pub(super) fn failed(doing: &'static str, error: &tokio_postgres::Error) -> ControlError {
     ControlError::Connection { doing, source: sql_error(error) }
 }
 
-/// Limits lock waits, and makes a row hidden by a policy an error, because it would count as
-/// missing.
+/// A row hidden by a policy is an error, because it would count as missing.
 pub async fn prepare_session(client: &Client, lock_timeout: Duration) -> Result<(), PruneError> {
     // 0 would mean no limit, and the setting has 32 bits.
     let ms = lock_timeout.as_millis().clamp(1, i32::MAX.unsigned_abs().into());

@@ -1,7 +1,6 @@
 //! Describes a table with old rows to remove, from the catalog alone.
 //!
-//! Input: its name, and possible names of its columns. Output: a [`PruneTable`] or a refusal. A
-//! role that does not see every row is refused, because it could not know that all were passed.
+//! A role that does not see every row is refused, because it could not know that all were passed.
 
 use std::time::Duration;
 
@@ -17,10 +16,10 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "looking at the table";
 
-/// Largest table, in bytes, that may be read again for each page without an index.
+/// Size in bytes: each page reads a table without an index completely.
 const UNINDEXED_MAX: i64 = 64 << 20;
 
-/// Possible column names; the first that the table has counts.
+/// The first name that the table has counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneColumns {
     pub id: Vec<String>,
@@ -32,20 +31,19 @@ pub struct PruneTable {
     pub name: TableName,
     pub oid: u32,
     pub age: String,
-    /// In SQL syntax.
+    /// Type in SQL syntax.
     pub age_type: String,
     /// Column that distinguishes rows of one age.
     pub id: String,
     pub id_type: String,
-    /// True if it has no rows of its own.
     pub is_partitioned: bool,
-    /// True if its partitions are ranges of the age.
+    /// True if the partitions are ranges of the age.
     pub by_age: bool,
     pub(super) owner: String,
     is_owner: bool,
 }
 
-/// The time before which rows are old, by the server's clock.
+/// Time before which rows are old, by the server's clock.
 pub async fn cutoff(client: &Client, older_than: Duration) -> Result<String, PruneError> {
     // No row is older.
     const LONGEST: Duration = Duration::from_hours(24 * 366 * 1000);
@@ -58,7 +56,6 @@ pub async fn cutoff(client: &Client, older_than: Duration) -> Result<String, Pru
 }
 
 impl PruneTable {
-    /// Describes a table that this role may prune.
     pub async fn look(
         client: &Client,
         name: &TableName,
@@ -180,7 +177,6 @@ impl PruneTable {
         Err(PruneError::Forbidden { table, role, lacks, grant })
     }
 
-    /// Refuses a large table without an index on its age column.
     pub async fn indexed(&self, client: &Client) -> Result<(), PruneError> {
         const SQL: &str = "\
             SELECT pg_catalog.pg_relation_size(a.attrelid), EXISTS ( \
@@ -201,8 +197,8 @@ impl PruneTable {
     }
 }
 
-/// Tables whose rows are deleted one by one: the table; its default partition if partitioned by
-/// age; otherwise all leaves.
+/// Rows are deleted one by one from: the table; its default partition if partitioned by age;
+/// otherwise all leaves.
 pub async fn leaves(client: &Client, table: &PruneTable) -> Result<Vec<PruneTable>, PruneError> {
     const SQL: &str = "\
         SELECT n.nspname::text, c.relname::text, c.oid \
