@@ -1,5 +1,4 @@
-//! Converts Postrider's connection settings to tokio-postgres's, for pools and consumers with their
-//! own SQL sessions.
+//! Converts connection settings to tokio-postgres's, for other SQL sessions.
 //!
 //! Invariant: certificates are checked like on the relay's own connections; a setting that
 //! tokio-postgres cannot express is refused. With `sslmode=prefer` a failed TLS handshake is not
@@ -24,12 +23,11 @@ pub struct SqlAddress {
     pub tls: MakeRustlsConnect,
 }
 
-/// A connection that tokio-postgres cannot make on its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     #[error(transparent)]
     Tls(#[from] TlsFilesError),
-    /// A setting that only a single session can have.
+    /// Setting that only a single session can have.
     #[error("connection parameter `{parameter}` is not supported here: {reason}")]
     Unsupported { parameter: &'static str, reason: &'static str },
 }
@@ -53,7 +51,7 @@ impl AddressError {
 }
 
 impl LoginRefused {
-    /// Logs in once. `None` also if the server is unreachable, starting, or of another type.
+    /// `None` also if the server is unreachable, starting, or of another type.
     pub async fn ask(info: &ConnectInfo) -> Option<Self> {
         let error = connect(info).await.err().filter(|error| !error.class().is_transient())?;
         let what = match &error {
@@ -65,7 +63,7 @@ impl LoginRefused {
 }
 
 impl SqlAddress {
-    /// Builds the configuration; reads certificates without connecting.
+    /// Reads certificates without connecting.
     pub fn of(info: &ConnectInfo) -> Result<Self, AddressError> {
         let uses_tls = info.endpoints.iter().any(|endpoint| dial::uses_tls(info, endpoint));
         if uses_tls && !info.endpoints.iter().all(|endpoint| dial::uses_tls(info, endpoint)) {

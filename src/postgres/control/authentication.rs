@@ -1,9 +1,5 @@
 //! Enforces `require_auth` on SQL sessions, because tokio-postgres does not report the server's
-//! authentication method.
-//!
-//! Input: the bytes that a server sends during login. Output: these bytes, or an error instead of
-//! the first request that `require_auth` does not permit. Invariant: tokio-postgres never sees that
-//! request, so it does not answer it.
+//! method. Invariant: tokio-postgres never sees a forbidden request, so it does not answer it.
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -15,10 +11,10 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
 use crate::libpq::{AuthMethod, RequireAuth};
 
-/// Size of a message's tag and length.
+/// Tag and length.
 const HEAD: usize = 5;
 
-/// Size of an Authentication message's head, with its kind.
+/// Tag, length and kind.
 const REQUEST: usize = HEAD + 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -195,7 +191,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AuthCheckedStream<S> {
     }
 }
 
-/// The server's method that was not permitted, if it caused the error.
+/// Forbidden method that caused the error.
 pub(super) fn unwanted(error: &(dyn std::error::Error + 'static)) -> Option<AuthMethod> {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     let found = inner.and_then(|inner| inner.downcast_ref::<Unwanted>()).map(|Unwanted(it)| *it);

@@ -1,9 +1,8 @@
 //! Opens SQL sessions beside the replication stream.
 //!
-//! Input: a [`ConnectInfo`]. Output: a [`Client`] with the servers, TLS rules and password of the
-//! replication connection; errors as [`WalError`]. Invariant: a statement fails after
-//! [`STATEMENT_LIMIT`]; the end of an idle session is noticed, which reveals a shutdown of the
-//! server.
+//! Invariant: a [`Client`] has the servers, TLS rules and password of the replication connection. A
+//! statement fails after [`STATEMENT_LIMIT`]; the end of an idle session is noticed, which reveals
+//! a shutdown of the server.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -27,11 +26,10 @@ use crate::libpq::{
 use crate::wal::dial::{self, SessionCheck};
 use crate::wal::{ServerMessage, Socket, WalError, tls};
 
-/// Limit for statements that read catalogs or create one object.
 pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
 
-/// Settings that override those of connection string, role and database, because the relay sets its
-/// own limits. Later versions have more.
+/// Settings that override connection string, role and database, because the relay sets its own
+/// limits.
 const OWN_SETTINGS: &str = "\
     SELECT pg_catalog.set_config(own.name, own.value, false) \
     FROM (VALUES ('client_min_messages', 'notice'), ('statement_timeout', '0'), \
@@ -39,11 +37,9 @@ const OWN_SETTINGS: &str = "\
         ('idle_session_timeout', '0'), ('transaction_timeout', '0')) AS own (name, value) \
     WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
 
-/// A SQL session, served by its own task.
 #[derive(Debug)]
 pub struct Client {
     sql: tokio_postgres::Client,
-    /// Closed when the session ends.
     end: watch::Receiver<()>,
     server: ConnectInfo,
 }
@@ -53,14 +49,13 @@ impl Client {
         &self.sql
     }
 
-    /// The server that this session reached, with its address, for further connections.
+    /// The server that this session reached, with its address.
     pub fn server(&self) -> &ConnectInfo {
         &self.server
     }
 
-    /// Refuses a pooler that gives this session's server process to another session: settings,
-    /// locks and notifications would be lost. Poolers reuse the last used process first, so one
-    /// check suffices.
+    /// Refuses a pooler that gives this session's server process to another session: settings and
+    /// locks would be lost. Poolers reuse the last used process first, so one check suffices.
     pub async fn keeps_its_process(&self) -> Result<(), ControlError> {
         let other = connect(&self.server).await?;
         let process = other.process().await?;
@@ -72,8 +67,7 @@ impl Client {
         Err(ControlError::Connection { doing: "connecting", source })
     }
 
-    /// Process id and server's start time, because servers behind one address may share process
-    /// ids.
+    /// Servers behind one address may share process ids.
     async fn process(&self) -> Result<(String, String), ControlError> {
         const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
                            extract(epoch FROM pg_catalog.pg_postmaster_start_time())";
@@ -85,9 +79,8 @@ impl Client {
         Ok(process.unwrap_or_default())
     }
 
-    /// Resolves when the session ends. A `fast` stop of the server ends this session at once, but
-    /// waits for the stream's reader, which must then disconnect. An operator's termination also
-    /// has SQLSTATE 57P01; the next connection shows the difference.
+    /// A `fast` stop of the server ends this session at once, but waits for the stream's reader,
+    /// which must then disconnect.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut end = self.end.clone();
         async move { while end.changed().await.is_ok() {} }
@@ -97,7 +90,7 @@ impl Client {
         self.sql.is_closed()
     }
 
-    /// Runs a statement under the usual limit; `doing` is for the error.
+    /// `doing` is for the error.
     pub(super) async fn run<T>(
         &self,
         doing: &'static str,
@@ -113,7 +106,7 @@ impl Client {
     }
 }
 
-/// Connects to the first acceptable server. Requires a tokio runtime, which serves the session.
+/// Requires a tokio runtime, which serves the session.
 pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
     let failed = |source| ControlError::Connection { doing: "connecting", source };
     let info = &renewed(info).await.map_err(failed)?;
@@ -130,7 +123,6 @@ pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
     result.map_err(failed)
 }
 
-/// Reads the current secrets on another thread, because files and commands block.
 async fn renewed(info: &ConnectInfo) -> Result<ConnectInfo, WalError> {
     if !info.secret_can_change() {
         return Ok(info.clone());
@@ -189,7 +181,7 @@ async fn attempt(
     })
 }
 
-/// Connects on another thread, because name resolution and connecting block.
+/// Name resolution and connecting block.
 async fn dial_in_background(info: &ConnectInfo, endpoint: &Endpoint) -> Result<Socket, WalError> {
     let (endpoint, keepalives, limit) = (endpoint.clone(), info.keepalives, info.connect_timeout);
     let socket = tokio::task::spawn_blocking(move || Socket::connect(&endpoint, keepalives, limit));
@@ -344,7 +336,7 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
     sql_error(error)
 }
 
-/// True if the peer disappeared without refusing: a restart, or a proxy without a server.
+/// A restart, or a proxy without a server.
 fn is_broken_off(error: &(dyn std::error::Error + 'static)) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     let gone = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
@@ -378,7 +370,7 @@ mod tests {
     use super::*;
     use crate::wal::Class;
 
-    /// Connects to a server that offers TLS and then answers with `words`.
+    /// Offers TLS, then answers with `words`.
     async fn refused_with(words: &'static [u8]) -> ControlError {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();

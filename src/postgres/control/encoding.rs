@@ -1,8 +1,8 @@
 //! Selects the encoding in which to request a database's changes.
 //!
-//! Output: a [`StreamEncoding`]; for a single-byte encoding with its character table, read from
-//! this server, because conversions can be replaced and differ between versions. Invariant: nothing
-//! is left on the server; for UTF8 and SQL_ASCII no query runs.
+//! A single-byte encoding's character table is read from this server, because conversions can be
+//! replaced and differ between versions. Invariant: nothing is left on the server; for UTF8 and
+//! SQL_ASCII no query runs.
 
 use tokio_postgres::SimpleQueryMessage;
 
@@ -13,18 +13,17 @@ use crate::wal::{StreamEncoding, WalError};
 
 const DOING: &str = "asking for the characters of the database's encoding";
 
-/// Text without an equivalent in UTF8.
 pub(super) const UNTRANSLATABLE: [&str; 2] = ["22P05", "22021"];
 
 const HIGH_BYTES: std::ops::RangeInclusive<u8> = 0x80..=0xFF;
 
-/// A byte's character, as UTF-8 bytes in hex.
+/// UTF-8 bytes in hex.
 const CHARACTER: &str = "pg_catalog.encode(pg_catalog.convert( \
     pg_catalog.set_byte(pg_catalog.decode('00', 'hex'), 0, byte), \
     pg_catalog.current_setting('server_encoding')::name, 'UTF8'), 'hex')";
 
-/// A server's conversion to UTF8 fails in every session at a character that UTF8 lacks, so a
-/// single-byte encoding is requested unconverted. The server converts all others.
+/// Conversion to UTF8 fails in every session at a character that UTF8 lacks, so a single-byte
+/// encoding is requested unconverted.
 pub async fn stream_encoding(
     client: &Client,
     encoding: &str,
@@ -59,12 +58,11 @@ pub async fn stream_encoding(
     Ok(StreamEncoding::own(encoding, characters))
 }
 
-/// All characters, by a block that keeps failures out of the server's log; `None` if the role may
-/// not run it.
+/// A block keeps failures out of the server's log; `None` if the role may not run it.
 async fn at_once(client: &Client) -> Result<Option<Vec<Option<String>>>, ControlError> {
     const NAME: &str = "postrider.characters";
     let (first, last) = (HIGH_BYTES.start(), HIGH_BYTES.end());
-    // One message is one transaction, and the setting ends with it.
+    // A message is one transaction, and the setting ends with it.
     let sql = format!(
         "DO LANGUAGE plpgsql $block$ \
          DECLARE found text := ''; \
@@ -109,7 +107,7 @@ async fn one_by_one(client: &Client) -> Result<Vec<Option<String>>, ControlError
     Ok(found)
 }
 
-/// The character, if it is exactly one and not ASCII.
+/// Character, if it is exactly one and not ASCII.
 fn single(hex: &str) -> Option<char> {
     let bytes: Option<Vec<u8>> = hex
         .as_bytes()

@@ -1,7 +1,6 @@
 //! Errors of checks and set-up over SQL: why the relay may not start or continue.
 //!
-//! Output: [`ControlError`] with an object, a hint that fixes it, and a class that decides the exit
-//! code. Errors of the connection itself are [`WalError`], so that one mistake has one message.
+//! Errors of the connection itself are [`WalError`], so that one mistake has one message.
 
 use super::hint_text::{
     INSERT_AGAIN, ONLY_INSERTS, OTHER_PUBLICATION, RESEND, UNSUITABLE, after_vanishing,
@@ -28,7 +27,7 @@ pub enum ControlError {
     TableMissing { table: TableName, database: String },
     #[error("{table} is {kind}, which cannot be an outbox")]
     TableUnsuitable { table: TableName, kind: &'static str },
-    /// The role cannot read the table; only a dry run does.
+    /// Only a dry run reads the table.
     #[error("role `{role}` may not read table {table}")]
     TableForbidden { table: TableName, role: String },
     #[error("table {table} has no column {} (it has {})", .missing.join(", "), listed(.present))]
@@ -37,7 +36,7 @@ pub enum ControlError {
     PublicationMissing {
         publication: String,
         tables: Vec<TableName>,
-        /// Name of the slot. An existing slot could not use a new publication.
+        /// An existing slot could not use a new publication.
         slot: String,
         slot_exists: bool,
         others: Vec<String>,
@@ -45,17 +44,12 @@ pub enum ControlError {
     #[error("publication `{publication}` does not publish inserts")]
     PublicationWithoutInserts { publication: String },
     #[error("publication `{publication}` does not contain table {table}")]
-    PublicationLacksTable {
-        publication: String,
-        table: TableName,
-        /// True if the partitions are published under their own names.
-        partitioned: bool,
-    },
+    PublicationLacksTable { publication: String, table: TableName, partitioned: bool },
     #[error("publication `{publication}` filters the rows of table {table}")]
     PublicationFiltersRows { publication: String, table: TableName },
     #[error("publication `{publication}` hides column {} of table {table}", .columns.join(", "))]
     PublicationHidesColumns { publication: String, table: TableName, columns: Vec<String> },
-    /// A slot that delivers some tables would be used for other tables only.
+    /// Rows of the slot's other tables would be lost.
     #[error(
         "replication slot `{slot}` delivers {others} by publication `{publication}`, and \
          source.tables names only {tables}"
@@ -63,63 +57,48 @@ pub enum ControlError {
     TablesLeftOut {
         slot: String,
         publication: String,
-        /// Published tables that source.tables does not name.
+        /// Published tables that source.tables omits.
         others: String,
         /// Tables of source.tables that are not published.
         tables: String,
     },
     #[error("replication slot `{slot}` does not exist")]
-    SlotMissing {
-        slot: String,
-        /// Slots of this database that a relay could read.
-        others: Vec<String>,
-    },
-    /// Existing rows that a new slot or a newly published table would omit.
+    SlotMissing { slot: String, others: Vec<String> },
+    /// Rows that a new slot or a newly published table would omit.
     #[error(
         "table {table} has {rows}, which a new slot does not deliver: it delivers what is \
          committed from now on"
     )]
     RowsBefore {
         table: TableName,
-        /// Number of rows, in the words of [`RowsBefore`](super::RowsBefore).
+        /// Number of rows in the words of [`RowsBefore`](super::RowsBefore).
         rows: String,
     },
-    /// A slot that this process has seen no longer exists, and its position is lost.
+    /// The slot that this process has seen no longer exists, and its position is lost.
     #[error("replication slot `{slot}` no longer exists: this relay has used it")]
-    SlotVanished {
-        slot: String,
-        /// End of the rows that this process delivered, if any.
-        delivered: Option<Lsn>,
-    },
+    SlotVanished { slot: String, delivered: Option<Lsn> },
     #[error("the server is of another cluster: its system identifier is {now}, it was {before}")]
     OtherCluster { before: String, now: String },
     #[error("publication `{publication}` is not the one this relay started with: it was replaced")]
     PublicationReplaced { publication: String },
-    /// The table was removed from the publication and added again.
     #[error("table {table} was taken out of publication `{publication}` and put in again")]
     MemberReplaced { publication: String, table: TableName },
-    /// The table was dropped or renamed, and another may have its name.
+    /// The table was dropped or renamed; another may have its name.
     #[error(
         "table {table} is not the one this relay started with: it was renamed, dropped or replaced"
     )]
     TableReplaced { table: TableName },
     #[error("replication slot `{slot}` is not ours: {what}")]
-    SlotForeign {
-        slot: String,
-        /// The difference, for example ``its plugin is `wal2json` ``.
-        what: String,
-        database: String,
-    },
+    SlotForeign { slot: String, what: String, database: String },
     #[error(
         "replication slot `{slot}` was created with two_phase: it sends a transaction at PREPARE \
          TRANSACTION and only a marker at COMMIT PREPARED, and the relay needs its rows at the commit"
     )]
     SlotTwoPhase { slot: String },
-    /// The WAL that the slot needs is gone.
     #[error("replication slot `{slot}` is lost: {reason}")]
     SlotLost {
         slot: String,
-        /// The server's reason; `wal_removed` without one.
+        /// `wal_removed` if the server does not give one.
         reason: String,
     },
     #[error(
@@ -127,29 +106,18 @@ pub enum ControlError {
         .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default(),
         .waits_for.as_ref().map(|what| format!(", which waits for {what}")).unwrap_or_default()
     )]
-    SlotUnfinished {
-        slot: String,
-        pid: Option<i32>,
-        /// The transaction that the creation waits for, if known.
-        waits_for: Option<String>,
-    },
+    SlotUnfinished { slot: String, pid: Option<i32>, waits_for: Option<String> },
     #[error("replication slot `{slot}` is in use by process {pid}{}", if .holder.is_empty() { String::new() } else { format!(" ({holder})") })]
-    SlotHeld {
-        slot: String,
-        pid: i32,
-        /// Application name and client address, if visible.
-        holder: String,
-    },
+    SlotHeld { slot: String, pid: i32, holder: String },
     /// The slot's data now concerns another reader.
     #[error(
         "replication slot `{slot}` is no longer held by this relay's stream: the server ended it{}",
         if *.is_held { ", and another session has the slot" } else { "" }
     )]
     SlotTaken { slot: String, is_held: bool },
-    /// Checks and rows would come from different servers.
     #[error("the replication stream and the SQL session beside it reached different servers")]
     OtherServer,
-    /// A standby was promoted, and its log has a new timeline.
+    /// The promoted server's log has a new timeline.
     #[error("the server was promoted: the stream begins again on its new timeline")]
     Promoted,
     /// A list of hosts led to a standby, but the slot is on the primary.
@@ -159,32 +127,25 @@ pub enum ControlError {
         /// `does not have`, `only has a copy of` or `cannot stream from`.
         what: &'static str,
     },
-    /// Rows of a part of the table are published under another name, or not at all.
+    /// Rows of a part are published under another name, or not at all.
     #[error("{part} is {kind} of table {table}, and rows in it are not delivered")]
     PartUnsuitable {
         table: TableName,
         part: TableName,
-        /// For example `an unlogged partition`.
+        /// Kind of part, for example `an unlogged partition`.
         kind: &'static str,
     },
     #[error("replication slot `{slot}` cannot be created while a write transaction is open: {}", .blockers.join("; "))]
     SlotBlocked {
         slot: String,
-        /// The blocking transactions, oldest first.
+        /// Oldest first.
         blockers: Vec<String>,
-        /// A server process to end, if there is one.
         pid: Option<i32>,
     },
     #[error("the server has no free replication slot for `{slot}`")]
     NoFreeSlot { slot: String, limit: i64 },
     #[error("the role may not create {object}")]
-    CreationForbidden {
-        object: String,
-        needs: String,
-        /// The statement or command that another role must run.
-        sql: String,
-    },
-    /// The missing object cannot be created, or not yet, because of a standby.
+    CreationForbidden { object: String, needs: String, sql: String },
     #[error(transparent)]
     Standby(#[from] StandbyError),
 }
@@ -197,7 +158,6 @@ const RENAMED: &str = "if it was renamed and published throughout, set source.ta
                        name and start again: no row is lost; if it was dropped or replaced, run \
                        `postrider setup`";
 
-/// Steps besides reverting the change, and before the next start.
 const REPLACED: &str = "stop the relay a minute later and run `postrider repair --execute`, which re-sends the rows committed \
     since the change that are still in the outbox: Postgres does not send those that were not published; where progress \
     is kept, the next start requires `postrider adopt --execute`";
@@ -249,7 +209,7 @@ impl ControlError {
         }
     }
 
-    /// True if the server refuses sessions because it shuts down; a `fast` stop waits for streams.
+    /// A `fast` stop of the server waits for streams.
     pub fn says_shutdown(&self) -> bool {
         matches!(self, Self::Connection { source, .. } if source.says_shutdown())
     }
@@ -325,8 +285,7 @@ impl ControlError {
         })
     }
 
-    /// Hints about publication and slot. The slot never sends what the publication omitted at the
-    /// commit, whatever the publication contains later.
+    /// The slot never sends what the publication omitted at the commit.
     fn object_hint(&self) -> Option<String> {
         Some(match self {
             Self::PublicationMissing { publication, tables, slot_exists, others, .. } => {

@@ -11,7 +11,7 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "counting rows";
 
-/// Above this the exact number does not matter, and counting takes time.
+/// Limit above which the exact number does not matter.
 const COUNTED_MAX: i64 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

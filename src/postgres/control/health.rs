@@ -1,9 +1,9 @@
 //! Reads the server facts that `postrider doctor` judges beyond an
 //! [`Inspection`](super::Inspection).
 //!
-//! Input: a [`Client`] and [`Requirements`]. Output: [`HealthFacts`], facts only. Invariant: only
-//! catalogs and statistics are read; a value that the role may not see is `None`. PostgreSQL 12 to
-//! 18: columns and settings that a version lacks are read through `to_jsonb` and `pg_settings`.
+//! Invariant: only catalogs and statistics are read; a value that the role may not see is `None`.
+//! PostgreSQL 12 to 18: columns and settings that a version lacks are read through `to_jsonb` and
+//! `pg_settings`.
 
 use tokio_postgres::types::ToSql;
 
@@ -19,33 +19,32 @@ const NAMED_MAX: i64 = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthFacts {
     pub limits: ServerLimits,
-    /// Open transactions that have written, oldest first. Each keeps the slot from releasing WAL.
+    /// Open transactions that have written, oldest first, keep the slot from releasing WAL.
     pub writers: Vec<OpenTransaction>,
     pub prepared: Vec<OpenTransaction>,
-    /// Slots without a reader, by retained WAL in descending order.
+    /// Slots by retained WAL in descending order.
     pub idle_slots: Vec<IdleSlot>,
-    /// Details of the relay's slot.
     pub slot: Option<SlotHealth>,
-    /// In the order of [`Requirements::tables`]; `None` for a missing or locked table.
+    /// Tables in the order of [`Requirements::tables`]; `None` for a missing or locked table.
     pub tables: Vec<Option<TableHealth>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// The server's clock, in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub now_us: i64,
     pub is_encrypted: Option<bool>,
-    /// `max_replication_slots`, and the number of slots.
+    /// `max_replication_slots`, and number of slots.
     pub slots: (i64, i64),
-    /// `max_wal_senders`, and the number in use.
+    /// `max_wal_senders`, and number in use.
     pub senders: (i64, i64),
-    /// `max_slot_wal_keep_size` in MiB; -1 is no limit; `None` before version 13.
+    /// `max_slot_wal_keep_size`; -1 is no limit; `None` before version 13.
     pub slot_keep_mib: Option<i64>,
-    /// `idle_replication_slot_timeout` as shown by the server, if set (18 and later).
+    /// `idle_replication_slot_timeout`, if set (18 and later).
     pub idle_slot_timeout: Option<String>,
-    /// `max_wal_size` in MiB: most WAL between two checkpoints.
+    /// `max_wal_size`: most WAL between two checkpoints.
     pub wal_max_mib: i64,
-    /// Servers that stream from this one, without logical readers and backup programs.
+    /// Number without logical readers and backup programs.
     pub standbys: i64,
 }
 
@@ -53,11 +52,11 @@ pub struct ServerLimits {
 pub struct OpenTransaction {
     pub name: String,
     pub end_sql: String,
-    /// Age; `None` if not visible.
+    /// `None` if not visible.
     pub seconds: Option<i64>,
 }
 
-/// The statement that ends a transaction; for a prepared one both alternatives.
+/// Statement that ends a transaction; both alternatives for a prepared one.
 pub fn how_to_end(end_sql: &str) -> String {
     end_sql.strip_prefix("COMMIT").map_or_else(
         || end_sql.to_owned(),
@@ -76,38 +75,36 @@ pub struct IdleSlot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotHealth {
     pub retained_bytes: i64,
-    /// Bytes of WAL that are not acknowledged.
     pub lag_bytes: i64,
     /// Bytes until the slot is lost; `None` without a limit.
     pub safe_bytes: Option<i64>,
     pub is_lost: bool,
-    /// Age in transactions of the catalog rows that it retains.
+    /// Age in transactions of the catalog rows that the slot retains.
     pub catalog_age: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableHealth {
-    /// True if the role may read rows, as `backfill`, `replay`, `verify` and `prune` do.
+    /// True if the role may do what `backfill`, `replay`, `verify` and `prune` do.
     pub may_read: bool,
-    /// True if row security hides rows from the role.
     pub hides_rows: bool,
-    /// Bytes with indexes and out-of-line values, including partitions.
+    /// Size with indexes, out-of-line values and partitions.
     pub bytes: i64,
-    /// Live rows, by statistics.
+    /// Rows by statistics.
     pub live: i64,
-    /// Dead rows, by statistics.
+    /// Rows by statistics.
     pub dead: i64,
 }
 
 const LOOK_SQL: &str = "SET lock_timeout = '1s'; SET statement_timeout = '5s'";
 
-/// Makes statements of this session fail rather than wait for a table lock.
+/// Statements of this session then fail rather than wait for a table lock.
 pub async fn limit_waits(client: &Client) -> Result<(), ControlError> {
     client.run(DOING, client.sql().batch_execute(LOOK_SQL)).await
 }
 
 impl ControlError {
-    /// True if a limit of [`limit_waits`] ended the statement: lock_not_available, query_canceled.
+    /// lock_not_available, query_canceled.
     pub fn is_waited_out(&self) -> bool {
         self.is_of(&["55P03", "57014"])
     }
@@ -270,7 +267,7 @@ async fn table(client: &Client, name: &TableName) -> Result<Option<TableHealth>,
     .transpose()
 }
 
-/// Sessions that hold or await an exclusive lock on a table or its partitions, and so block others.
+/// Sessions that hold or await an exclusive lock, and so block others.
 pub async fn table_locks(
     client: &Client,
     tables: &[TableName],

@@ -12,7 +12,7 @@ pub(super) const INSERT_AGAIN: &str =
 pub(super) const UNSUITABLE: &str = "set source.tables to an ordinary or partitioned table that is not \
     unlogged; rows that were written to an unlogged one are not in the log: re-send them";
 
-/// Asks about the name before any remedy, because a mistyped name needs none.
+/// Question before any remedy, because a mistyped name needs none.
 pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String]) -> String {
     let others: Vec<_> = others.iter().map(|other| format!("`{other}`")).collect();
     let others = match others.as_slice() {
@@ -26,13 +26,12 @@ pub(super) fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The remedy for a missing publication if the database has others; it loses no rows.
+/// Loses no rows.
 pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the one that the slot delivers by; if it was \
     renamed, that is its new name, or ALTER PUBLICATION .. RENAME TO its former name; neither loses a row; if it was \
     dropped, leave the slot alone and create the publication again; if the relay then ends with PR-P010 once more: \
     `postrider repair`, then `postrider repair --execute --drop-slot`";
 
-/// A valid slot name that contains the database's name.
 pub fn slot_of_database(slot: &str, database: &str) -> String {
     /// Postgres's NAMEDATALEN - 1; the name is ASCII.
     const NAME_MAX: usize = 63;
@@ -62,7 +61,7 @@ pub(super) const fn unfinished(named: bool) -> &'static str {
     }
 }
 
-/// How to replace and prevent an invalidated slot (`pg_replication_slots.invalidation_reason`).
+/// `pg_replication_slots.invalidation_reason`.
 pub(super) fn lost(slot: &str, reason: &str) -> String {
     let prevention = match reason {
         "wal_removed" => "raise max_slot_wal_keep_size",
@@ -83,19 +82,19 @@ pub(super) fn lost(slot: &str, reason: &str) -> String {
     )
 }
 
-/// The kind of a partition that can be fixed in place.
+/// Kind of part that can be fixed in place.
 pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
 
 pub(super) const ONLY_INSERTS: &str = "publish = 'insert'";
 
-/// Publishes partitions under their table's name; no effect on other tables.
+/// No effect on other tables.
 pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
 
 /// A comment, so that the whole hint is SQL.
 pub(super) const RESEND: &str =
     " -- and re-send the rows committed meanwhile: Postgres does not send them";
 
-/// Publishes a table without row filter and column list. SET TABLE would remove all other tables.
+/// SET TABLE would remove all other tables.
 pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
     let (name, table) = (identifier(publication), qualified(table));
     format!(
@@ -129,7 +128,6 @@ pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> Str
     )
 }
 
-/// The remedy after a slot disappeared whose rows were `delivered` up to a position.
 pub(super) fn after_vanishing(delivered: Option<Lsn>) -> String {
     let delivered = delivered.map(|delivered| format!(", {delivered}")).unwrap_or_default();
     format!(

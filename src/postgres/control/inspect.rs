@@ -1,9 +1,7 @@
-//! Reads the database facts that the relay needs: server, slot, publication, tables, columns,
-//! rights.
+//! Reads the database facts that the relay needs.
 //!
-//! Input: a [`Client`] and the configured names ([`Requirements`]). Output: an [`Inspection`] of
-//! facts; `requirements_check` decides without a server. PostgreSQL 12 to 18: columns that a
-//! version lacks are read through `to_jsonb`.
+//! Input: [`Requirements`]. Output: an [`Inspection`] of facts, which `requirements_check` judges.
+//! PostgreSQL 12 to 18: columns that a version lacks are read through `to_jsonb`.
 
 use std::time::Duration;
 
@@ -19,7 +17,7 @@ use postrider_core::outbox::{TableName, Wanted};
 
 const DOING: &str = "inspecting the database";
 
-/// First server version that can publish all tables of a schema.
+/// First version with publications of all tables of a schema.
 const SCHEMAS_SINCE: i32 = 150_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,11 +25,10 @@ pub struct Requirements {
     pub slot: String,
     pub publication: String,
     pub tables: Vec<TableName>,
-    /// The columns that are read; required ones must exist in each table.
+    /// Columns to read; required ones must exist in each table.
     pub columns: Vec<Wanted>,
-    /// True if logical messages are read, which servers before 14 do not send.
+    /// Servers before 14 do not send logical messages.
     pub messages: bool,
-    /// True if missing publications and slots are created.
     pub create: bool,
     pub new_slot: NewSlot,
 }
@@ -39,19 +36,16 @@ pub struct Requirements {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewSlot {
     Plain,
-    /// Follows a failover, if the server supports that.
     Failover,
-    /// A standby's own slot, from which the relay streams.
     OfStandby,
 }
 
-/// First server version that decodes its log in recovery.
+/// First version that decodes in recovery.
 pub(super) const STANDBY_STREAMS_SINCE: i32 = 160_000;
 
 pub const FAILOVER_SLOTS_SINCE: i32 = 170_000;
 
 impl Requirements {
-    /// True if a new slot on that server is copied to standbys.
     pub const fn makes_failover_slot(&self, server: &ServerFacts) -> bool {
         matches!(self.new_slot, NewSlot::Failover) && server.version_num >= FAILOVER_SLOTS_SINCE
     }
@@ -60,13 +54,11 @@ impl Requirements {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     pub server: ServerFacts,
-    /// In the order of [`Requirements::tables`]; `None` if the relation does not exist.
+    /// Tables in the order of [`Requirements::tables`].
     pub tables: Vec<Option<TableFacts>>,
     pub publication: Option<PublicationFacts>,
     pub slot: Option<SlotFacts>,
-    /// Alternatives to missing names, which may be mistyped.
     pub others: Others,
-    /// Rights that the role lacks to create missing objects.
     pub lacking: LackingRights,
 }
 
@@ -86,8 +78,8 @@ impl Inspection {
         columns.collect()
     }
 
-    /// OIDs under which rows arrive: a partition's own if `publish_via_partition_root` was off. The
-    /// tables' OIDs come last, because one table may be another's partition.
+    /// A partition's own OID counts if `publish_via_partition_root` was off. The tables' OIDs come
+    /// last, because one table may be another's partition.
     pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
         let tables = || wanted.tables.iter().zip(&self.tables);
         let partitions = tables().flat_map(|(name, facts)| {
@@ -101,9 +93,8 @@ impl Inspection {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// For example 150018 for 15.18.
+    /// Version, for example 150018 for 15.18.
     pub version_num: i32,
-    /// The database's encoding, for example `UTF8` or `SQL_ASCII`.
     pub encoding: String,
     pub wal_level: String,
     /// Silence after which the server ends a stream; zero is never.
@@ -112,8 +103,7 @@ pub struct ServerFacts {
     pub database: String,
     pub role: String,
     pub may_replicate: bool,
-    /// System identifier and the last checkpoint's timeline, if visible. IDENTIFY_SYSTEM on the
-    /// replication connection is authoritative.
+    /// System identifier and the last checkpoint's timeline. IDENTIFY_SYSTEM is authoritative.
     pub system: Option<(String, u32)>,
 }
 
@@ -130,11 +120,9 @@ pub struct TableFacts {
     pub persistence: char,
     pub columns: Vec<String>,
     pub not_null: Vec<String>,
-    /// Generated columns. The stream contains them only from 18 on, and only if published.
+    /// Generated columns are in the stream only from 18 on, and only if published.
     pub generated: Vec<String>,
-    /// Partitions and inheritance children, recursively.
     pub parts: Vec<PartFacts>,
-    /// `None` if the table is not published.
     pub published: Option<Published>,
 }
 
@@ -148,7 +136,7 @@ impl TableFacts {
 pub struct PartFacts {
     pub oid: u32,
     pub name: TableName,
-    /// True for a partition, whose rows are published under the table's name.
+    /// Rows of a partition are published under the table's name.
     pub is_partition: bool,
     pub kind: char,
     pub persistence: char,
@@ -157,25 +145,23 @@ pub struct PartFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     pub filters_rows: bool,
-    /// The published columns; empty if the server does not show them (before 15: all). Before 18
-    /// they include generated ones, which are not sent.
+    /// Empty if the server does not show them (before 15: all). Before 18 they include generated
+    /// ones, which are not sent.
     pub columns: Vec<String>,
-    /// OID of the entry of table or schema in the publication. Removing and adding it changes the
-    /// OID. `None` in a publication of all tables.
+    /// OID of the table's or schema's entry. Removing and adding it changes the OID. `None` in a
+    /// publication of all tables.
     pub member: Option<u32>,
-    /// Transaction that put a table into its published schema (`xmin` of the dependency, which `SET
-    /// SCHEMA` rewrites).
+    /// Transaction that put a table into its published schema (`xmin` of the dependency).
     pub place: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicationFacts {
     pub oid: u32,
-    /// Transaction that last wrote the publication's row (`xmin`): changes with options, name and
-    /// owner.
+    /// `xmin` of the publication's row: changes with options, name and owner.
     pub xid: u32,
     pub inserts: bool,
-    /// True if it publishes UPDATE, DELETE or TRUNCATE, which the relay only counts.
+    /// UPDATE, DELETE or TRUNCATE, which the relay only counts.
     pub other_changes: bool,
     pub via_partition_root: bool,
     pub others: i64,
@@ -211,7 +197,7 @@ pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspectio
     Ok(Inspection { server, tables, publication, slot, others, lacking })
 }
 
-/// Names of publications, those with a configured table first.
+/// Names, those with a configured table first.
 async fn publications(client: &Client, wanted: &Requirements) -> Result<Vec<String>, ControlError> {
     const SQL: &str = "\
         SELECT p.pubname::text FROM pg_catalog.pg_publication p \
@@ -251,7 +237,7 @@ pub async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
     let timeout_ms: i64 = get(&row, 3)?;
     assert!(timeout_ms >= 0, "wal_sender_timeout is {timeout_ms} ms, and its least value is 0");
     let system = match client.run(DOING, client.sql().query_one(SYSTEM, &[])).await {
-        // SQL lacks unsigned numbers, and shows the signed number with these bits.
+        // SQL lacks unsigned numbers.
         Ok(row) => Some((get(&row, 0)?, get::<i32>(&row, 1)?.cast_unsigned())),
         // Managed servers may hide it.
         Err(error) if error.class() == crate::wal::Class::Permission => None,
@@ -294,7 +280,6 @@ async fn publication(
     let table = |row: &Row| Ok(TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?));
     Ok(Some(PublicationFacts {
         oid: get(&row, 0)?,
-        // SQL has no other unsigned number.
         xid: get(&row, 4)?,
         inserts: get(&row, 1)?,
         other_changes: get(&row, 2)?,
@@ -304,7 +289,6 @@ async fn publication(
     }))
 }
 
-/// Attempts until a table was equal before and after.
 const LOOKS_MAX: usize = 5;
 
 /// A publication's columns come partly from the server's caches. No single statement sees both at
@@ -334,7 +318,7 @@ async fn table(
 #[derive(PartialEq)]
 struct Relation {
     facts: TableFacts,
-    /// Transactions that last wrote the columns' entries; they reveal a rename that was reverted.
+    /// Transactions that last wrote the columns' entries: they reveal a reverted rename.
     writers: Vec<String>,
 }
 
@@ -437,7 +421,7 @@ pub(super) fn letter(row: &Row, column: usize) -> Result<char, ControlError> {
     })
 }
 
-/// A column's value. The statements name every type, so a mismatch is the server's fault.
+/// The statements name every type, so a mismatch is the server's fault.
 pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     column: usize,
@@ -446,7 +430,7 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| ControlError::Connection { doing: DOING, source: sql_error(&error) })
 }
 
-/// A required position. If the server has none yet, the caller asks again.
+/// Position that must exist. If it does not exist yet, the caller asks again.
 pub(super) fn known(row: &Row, column: usize) -> Result<Lsn, ControlError> {
     position(row, column)?.ok_or(ControlError::Connection {
         doing: DOING,

@@ -17,18 +17,17 @@ use postrider_core::outbox::TableName;
 
 const DOING: &str = "reading rows";
 
-/// Columns, and rows from the oldest to the newest.
+/// Rows from the oldest to the newest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewestRows {
-    /// In the table's order, without generated columns, which are not sent.
+    /// Columns without generated ones, which are not sent.
     pub columns: Vec<RowColumn>,
-    /// In the order of the columns; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
-    /// Number of omitted rows with a character that UTF8 lacks.
+    /// Omitted rows with a character that UTF8 lacks.
     pub untranslatable: usize,
 }
 
-/// The replication session's settings, so that text is equal.
+/// Settings of the replication session.
 const SETTINGS: &str = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; \
     SET extra_float_digits = 3; SET bytea_output = 'hex'";
 
@@ -37,13 +36,12 @@ const TABLE: &str = "\
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1::text AND c.relname = $2::text";
 
-/// Pages of the table's end to read first: 8 MiB with the usual page size.
+/// Pages read first: 8 MiB with the usual page size.
 const TAIL_PAGES: i64 = 1_024;
-/// Growth of that range while it contains too few rows.
 const TAIL_GROWTH: i64 = 16;
 
-/// Up to `limit` rows. The last rows of the table count as the newest. From version 14 on, only the
-/// end of a large table is read.
+/// The table's last rows count as the newest. From version 14 on, only the end of a large table is
+/// read.
 pub async fn newest_rows(
     client: &Client,
     table: &TableName,
@@ -68,7 +66,7 @@ pub async fn newest_rows(
     Ok(NewestRows { columns, rows, untranslatable })
 }
 
-/// Pages of a table; 0 if partitioned, and before 14, where a range of pages is not faster to read.
+/// 0 if partitioned, and before 14, where a range of pages is not faster to read.
 async fn pages(client: &Client, table: &TableName) -> Result<i64, ControlError> {
     const SQL: &str = "\
         SELECT CASE WHEN current_setting('server_version_num')::int >= 140000 AND c.relkind = 'r' \
@@ -78,7 +76,7 @@ async fn pages(client: &Client, table: &TableName) -> Result<i64, ControlError> 
         WHERE n.nspname = $1::text AND c.relname = $2::text";
     let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
     let row = client.run(DOING, client.sql().query_opt(SQL, &names)).await?;
-    // The table was just dropped, which the next statement reports better.
+    // The next statement reports a dropped table better.
     row.map_or(Ok(0), |row| get::<Option<i64>>(&row, 0).map(Option::unwrap_or_default))
 }
 
@@ -98,7 +96,7 @@ async fn last(
         let (_, role) = whereabouts(client).await?;
         return Err(ControlError::TableForbidden { table: table.clone(), role });
     }
-    // One row fails the whole query.
+    // An untranslatable row fails the whole query.
     if !error.is_of(&UNTRANSLATABLE) {
         return Err(error);
     }
@@ -117,7 +115,7 @@ async fn last(
     Ok((rows, untranslatable))
 }
 
-/// The stream's columns; from now on this session prints values like the stream.
+/// Columns of the stream. From now on this session prints values like the stream.
 pub(super) async fn columns_of(
     client: &Client,
     table: &TableName,
@@ -151,7 +149,7 @@ pub(super) async fn texts(
     Ok(rows.map(values).collect())
 }
 
-/// The table's OID. Refuses every table that `run` would refuse.
+/// Refuses every table that `run` would refuse.
 async fn find(client: &Client, table: &TableName) -> Result<u32, ControlError> {
     let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
     let Some(row) = client.run(DOING, client.sql().query_opt(TABLE, &names)).await? else {

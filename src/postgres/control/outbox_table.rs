@@ -5,12 +5,12 @@ use super::hint_text::qualified;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::outbox::TableName;
 
-/// The migration, which also creates the publication under its default name.
+/// Migration, which also creates the publication under its default name.
 pub(super) const OUTBOX: &str = include_str!("../migrations/0001_outbox.sql");
 
 const PUBLICATION_MARK: &str = "\n-- Only inserts are messages.";
 
-/// Differences of a table partitioned by day: a unique index must contain the partition key.
+/// A unique index must contain the partition key.
 const PARTITIONED: [(&str, &str); 2] = [
     ("PRIMARY KEY DEFAULT gen_random_uuid()", "NOT NULL DEFAULT gen_random_uuid()"),
     (
@@ -19,14 +19,14 @@ const PARTITIONED: [(&str, &str); 2] = [
     ),
 ];
 
-/// Days after today for which a new table has partitions.
+/// Days after today with a partition in a new table.
 pub const DAYS_AHEAD: u32 = 7;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutboxPartitions {
     #[default]
     None,
-    /// By days (UTC) of `created_at`: today, the next [`DAYS_AHEAD`] days, and a default partition.
+    /// Days (UTC) of `created_at`: today, the next [`DAYS_AHEAD`] days, and a default partition.
     Day,
 }
 
@@ -61,7 +61,7 @@ fn partitioned(sql: String) -> String {
     format!("{table}\n) PARTITION BY RANGE (created_at);\n")
 }
 
-/// The migrations' index for deleting old rows. A day's partition is dropped as a whole.
+/// A day's partition is dropped as a whole.
 fn index_by_age(table: &TableName, on: &str) -> String {
     let name = identifier(&partition_name(&table.name, "by_age"));
     format!("CREATE INDEX IF NOT EXISTS {name} ON {on} (created_at, id);\n")
@@ -90,7 +90,7 @@ fn first_partitions(table: &TableName) -> String {
     )
 }
 
-/// A partition's name, within Postgres's 63 bytes.
+/// Within Postgres's 63 bytes.
 pub(super) fn partition_name(table: &str, suffix: &str) -> String {
     /// `_` and eight digits of a day, or `default`.
     const ROOM: usize = 63 - 9;

@@ -17,7 +17,7 @@ const DOING: &str = "looking into the slot";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeekedMessage {
     pub lsn: Lsn,
-    /// In pgoutput's format.
+    /// Message in pgoutput's format.
     pub data: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ pub struct PeekRequest<'a> {
     pub slot: &'a str,
     pub publication: &'a str,
     pub messages: bool,
-    /// Only transactions that committed before this.
+    /// Upper limit for the commits of transactions.
     pub before: Option<Lsn>,
     /// Maximum number of messages; Postgres still decodes the current transaction to its end.
     pub limit: u32,

@@ -1,8 +1,8 @@
 //! SQL that prepares a table for polling: columns for marking rows, an index of waiting rows, a
 //! trigger that notifies.
 //!
-//! Input: a [`PollSetup`]. Output: its repeatable steps, and results. Invariant: existing objects
-//! are not changed, and need no rights. Existing rows wait for delivery like others.
+//! Invariant: existing objects are not changed, and need no rights. Existing rows wait for delivery
+//! like others.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -15,19 +15,19 @@ use crate::wal::quote::{identifier, literal};
 use postrider_core::outbox::TableName;
 
 const DOING: &str = "setting up";
-/// Column that numbers the rows of a new table in writing order.
+/// Numbers the rows of a new table in writing order.
 const SEQUENCE: &str = "sequence";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollSetup {
     pub tables: Vec<TableName>,
-    /// True for the application's own tables, which are not created and get no numbers.
+    /// The application's own tables are not created and get no numbers.
     pub existing_tables: bool,
     pub partitions: OutboxPartitions,
     pub mark: PollSetupMark,
     pub retry_count: Option<String>,
     pub notify: Option<String>,
-    /// Order of rows; empty: by number, or else by time.
+    /// Empty: by number, or else by time.
     pub order_by: Vec<String>,
     pub id: String,
     pub created_at: String,
@@ -37,10 +37,10 @@ pub struct PollSetup {
 pub enum PollSetupMark {
     /// Column that is NULL until the row is marked with the time.
     ProcessedAt(String),
-    /// A waiting row has one of these values in this column.
+    /// Column that has one of these values in a waiting row.
     Status {
         column: String,
-        /// At least one.
+        /// At least one value.
         pending: Vec<String>,
     },
     Delete,
@@ -56,7 +56,7 @@ impl PollSetup {
         self.tables.iter().flat_map(|table| self.of(table)).map(|one| one.step).collect()
     }
 
-    /// Creates missing objects; `made` also lists those created before a failure.
+    /// `made` also lists objects created before a failure.
     pub async fn make(&self, client: &Client, made: &mut Vec<Made>) -> Result<(), ControlError> {
         for Step { step, is_done } in self.tables.iter().flat_map(|table| self.of(table)) {
             let row = client.run(DOING, client.sql().query_one(&is_done, &[])).await?;
@@ -174,8 +174,8 @@ impl PollSetup {
     }
 }
 
-/// Vacuums often, because each mark leaves an index entry that polls pass until vacuum (measured:
-/// 300,000 of them take 10 to 18 ms).
+/// Each mark leaves an index entry that polls pass until vacuum (measured: 300,000 of them take 10
+/// to 18 ms).
 fn vacuum(table: &TableName) -> Step {
     Step {
         step: SetupStep {

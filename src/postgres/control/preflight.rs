@@ -1,9 +1,8 @@
 //! The check before every replication session.
 //!
-//! Input: a [`Client`], [`Requirements`], an earlier session's findings. Output: the [`Inspection`]
-//! of a fit database, or the first reason against it. Invariant: a publication is created before
-//! the slot, which could otherwise not decode rows written in between. Existing objects are not
-//! changed, and nothing that this process saw before is created again. Upholds G1.
+//! Invariant: a publication is created before the slot, which could otherwise not decode rows
+//! written in between. Existing objects are not changed, and nothing that this process saw before
+//! is created again. Upholds G1.
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;
@@ -16,16 +15,15 @@ use crate::wal::quote::literal;
 use crate::wal::{Class, WalError};
 use postrider_core::lsn::Lsn;
 
-/// Longest wait of a slot's creation for open write transactions; below [`STATEMENT_LIMIT`], so
-/// that the server fails first and reports it.
+/// Below [`STATEMENT_LIMIT`], so that the server fails first and reports it.
 pub const SLOT_LIMIT_MS: u64 = 10_000;
 
 pub(super) const FAILOVER_ARGUMENT: &str = ", failover => true";
 
 const BLOCKERS_MAX: i64 = 5;
 
-/// Inspects, creates missing objects if configured, and judges. `known`: what this process saw
-/// before. The first pass of a process also logs warnings.
+/// `known`: what this process saw before. The first pass also creates missing objects, if
+/// configured, and logs warnings.
 pub async fn preflight(
     client: &Client,
     wanted: &Requirements,
@@ -98,7 +96,7 @@ async fn fit(
     }
 }
 
-/// A publication without its slot may be a lost slot or a first start; nothing distinguishes them.
+/// Nothing distinguishes a lost slot from a first start.
 fn announce(slot: &str, start: Lsn, publication_existed: bool) {
     const WHAT: &str = "rows committed before that are not delivered";
     if publication_existed {
@@ -113,7 +111,7 @@ fn announce(slot: &str, start: Lsn, publication_existed: bool) {
 
 pub(super) const OWN_AND_CREATE: &str = "to own the tables, and CREATE on the database";
 
-/// Creates the publication, or accepts one that another relay has just created.
+/// Accepts one that another relay has just created.
 pub(super) async fn create_missing_publication(
     client: &Client,
     wanted: &Requirements,
@@ -129,8 +127,8 @@ pub(super) async fn create_missing_publication(
     })
 }
 
-/// Creates the slot and returns its start, or `None` if another relay was faster. Waits for open
-/// write transactions up to a limit, then names them.
+/// `None` if another relay was faster. Waits for open write transactions up to a limit, then names
+/// them.
 pub(super) async fn create_missing_slot(
     client: &Client,
     wanted: &Requirements,
@@ -172,7 +170,7 @@ fn forgive_existing(
     forbidden: impl FnOnce() -> ControlError,
 ) -> Result<(), ControlError> {
     match created {
-        // duplicate_object, or the catalog's unique index if two create at one instant.
+        // duplicate_object, or the catalog's unique index.
         Err(error) if matches!(code(&error), Some("42710" | "23505")) => Ok(()),
         Err(error) if error.class() == Class::Permission => Err(forbidden()),
         other => other,
@@ -193,8 +191,7 @@ pub async fn no_free_slot(client: &Client, slot: &str) -> Result<ControlError, C
     Ok(ControlError::NoFreeSlot { slot: slot.to_owned(), limit })
 }
 
-/// The error that names the blocking write transactions. Locks are visible to every role, activity
-/// only to some.
+/// Locks are visible to every role, activity only to some.
 pub async fn slot_blocked(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
     const SQL: &str = "\
         SELECT l.pid, CASE WHEN l.pid IS NULL \

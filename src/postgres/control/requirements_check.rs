@@ -1,7 +1,6 @@
 //! Checks an [`Inspection`] of the database against the relay's requirements.
 //!
-//! Input: the inspection and the configured names. Output: errors in the order in which to fix them
-//! (`refusals`); another session's use of the slot (`held`); warnings. No I/O.
+//! Output: errors in the order in which to fix them, and warnings. No I/O.
 
 use super::error::ControlError;
 use super::hint_text::{UNLOGGED_PART, qualified};
@@ -11,9 +10,9 @@ use super::inspect::{
 use super::slot::SlotFacts;
 use postrider_core::outbox::{TableName, Wanted};
 
-/// First server version whose pgoutput sends logical messages.
+/// First version whose pgoutput sends logical messages.
 const MESSAGES_SINCE: i32 = 140_000;
-/// First server version that can publish generated columns.
+/// First version that publishes generated columns.
 const GENERATED_SINCE: i32 = 180_000;
 
 /// A problem that does not forbid a run.
@@ -34,7 +33,7 @@ pub enum WarningAbout {
 }
 
 impl Inspection {
-    /// Reasons why the relay cannot run. [`Inspection::held`] reports a slot in use.
+    /// [`Inspection::held`] reports a slot in use.
     pub fn refusals(&self, wanted: &Requirements) -> Vec<ControlError> {
         let mut refusals = Vec::from_iter(self.unstreamable(wanted));
         let server = &self.server;
@@ -166,7 +165,8 @@ impl Inspection {
         published.columns.is_empty() || published.columns.contains(column)
     }
 
-    /// A slot that delivered other tables would be used for new ones, and lose the others' rows.
+    /// A slot that delivered other tables would lose their rows, for example after a typo in
+    /// source.tables.
     fn leaves_out(&self, facts: &PublicationFacts, wanted: &Requirements) -> Option<ControlError> {
         self.own_slot()?;
         let tables = wanted.tables.iter().zip(&self.tables);
@@ -186,7 +186,7 @@ impl Inspection {
         })
     }
 
-    /// The refusal of a relay that does not wait: another session holds the slot.
+    /// Refusal for a relay that does not wait.
     pub fn held(&self, wanted: &Requirements) -> Option<ControlError> {
         let slot = self.slot.as_ref()?;
         Some(ControlError::SlotHeld {
@@ -239,7 +239,7 @@ impl Inspection {
     }
 }
 
-/// The slot skips the rows of tables that no relay reads, for good.
+/// The slot skips rows of unread tables for good.
 fn unread(name: &str, publication: &PublicationFacts) -> SourceWarning {
     let others = others(publication);
     let what = format!(
@@ -299,7 +299,7 @@ fn judge_table(
     Some(ControlError::ColumnsMissing { table: name.clone(), missing, present })
 }
 
-/// The kind of a relation that cannot be an outbox, by `relkind` and `relpersistence`.
+/// Kind of a relation that cannot be an outbox, by `relkind` and `relpersistence`.
 pub(super) const fn unsuitable(kind: char, persistence: char) -> Option<&'static str> {
     Some(match (kind, persistence) {
         ('r' | 'p', 'p') => return None,

@@ -1,7 +1,6 @@
 //! `postrider setup`: creates outbox table, publication and slot, or prints the SQL for it.
 //!
-//! Input: [`Requirements`] and [`SetupChoices`]. Output: a [`SetupPlan`] to show or run, and
-//! results. Invariant: table, publication and slot are created in this order. Existing objects are
+//! Invariant: table, publication and slot are created in this order. Existing objects are
 //! completed, never replaced. Everything that `postrider run` would refuse is refused before a slot
 //! is created. Existing rows are skipped only on request.
 
@@ -25,18 +24,17 @@ const DOING: &str = "setting up";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetupChoices {
-    /// True for the application's own tables, which are published but not created.
+    /// The application's own tables are published but not created.
     pub existing_tables: bool,
-    /// True if existing rows need not be delivered.
+    /// Existing rows need not be delivered.
     pub from_now: bool,
-    /// True if another role creates the slot.
     pub without_slot: bool,
     pub partitions: OutboxPartitions,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupStep {
-    /// For example ``publication `postrider` ``.
+    /// Object, for example ``publication `postrider` ``.
     pub object: String,
     /// SQL without effect on a correct object.
     pub sql: String,
@@ -64,13 +62,11 @@ impl Made {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MadeSlot {
     pub start: Lsn,
-    /// Tables with rows that the slot does not deliver.
     pub left_behind: Vec<(TableName, RowsBefore)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupPlan {
-    /// Steps for psql.
     pub steps: Vec<SetupStep>,
     wanted: Requirements,
     choices: SetupChoices,
@@ -105,7 +101,7 @@ impl SetupPlan {
         steps.join("\n")
     }
 
-    /// Inspects without changes. Refuses what `run` would refuse and this plan cannot create.
+    /// Refuses what `run` would refuse and this plan cannot create.
     pub async fn look(&self, client: &Client) -> Result<Inspection, ControlError> {
         let now = inspect(client, &self.wanted).await?;
         if let Some(refusal) = self.unmendable(&now) {
@@ -121,7 +117,7 @@ impl SetupPlan {
         Ok(now)
     }
 
-    /// Creates missing tables and the publication. Stops at the first error; another run continues.
+    /// Stops at the first error; another run continues.
     pub async fn make_tables(&self, client: &Client) -> Result<Vec<Made>, ControlError> {
         let before = self.look(client).await?;
         let mut made = Vec::new();
@@ -140,7 +136,7 @@ impl SetupPlan {
         Ok(made)
     }
 
-    /// The inspection, if only the slot is missing.
+    /// Requires that only the slot is missing.
     pub async fn ready_for_slot(&self, client: &Client) -> Result<Inspection, ControlError> {
         let now = inspect(client, &self.wanted).await?;
         let is_slot = |refusal: &ControlError| matches!(refusal, ControlError::SlotMissing { .. });
@@ -150,7 +146,6 @@ impl SetupPlan {
         }
     }
 
-    /// Creates the slot unless it exists. Requires tables and publication.
     pub async fn make_slot(&self, client: &Client) -> Result<Option<MadeSlot>, ControlError> {
         let now = inspect(client, &self.wanted).await?;
         if now.slot.is_some() {
@@ -167,17 +162,14 @@ impl SetupPlan {
         Ok(Some(MadeSlot { start, left_behind }))
     }
 
-    /// True if the slot exists and streams this database's changes.
     pub fn finds_slot(&self, now: &Inspection) -> bool {
         now.own_slot().is_some()
     }
 
-    /// True if the slot is missing and this plan creates it.
     pub const fn lacks_slot(&self, now: &Inspection) -> bool {
         now.slot.is_none() && !self.choices.without_slot
     }
 
-    /// The first reason why this plan cannot prepare the database.
     fn unmendable(&self, now: &Inspection) -> Option<ControlError> {
         let mendable = |refusal: &ControlError| match refusal {
             ControlError::TableMissing { .. } => !self.choices.existing_tables,
@@ -221,7 +213,6 @@ impl SetupPlan {
         others.map(|(name, _)| name).collect()
     }
 
-    /// Tables whose existing rows the new objects would skip.
     fn leaves(&self, now: &Inspection) -> Vec<TableName> {
         let tables = self.wanted.tables.iter().zip(&now.tables);
         let leaves = tables.filter(|(_, facts)| {
@@ -307,7 +298,7 @@ fn pairs(tables: &[TableName]) -> String {
     tables.iter().map(pair).collect::<Vec<_>>().join(", ")
 }
 
-/// Creates or completes the publication, unless a slot delivers other tables with it.
+/// SQL for the publication, unless a slot delivers other tables with it.
 fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     let (name, quoted) = (literal(publication), identifier(publication));
     let wanted = pairs(tables);
@@ -341,13 +332,12 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     sql + "    END IF;\nEND\n$$;\n"
 }
 
-/// Creates the slot, unless the publication lacks a table or a table has rows. A role without the
+/// SQL for the slot, unless the publication lacks a table or a table has rows. A role without the
 /// right gets a notice, and the script continues.
 ///
 /// A separate statement creates the slot. Within PL/pgSQL it fails with "snapshot reference is not
 /// owned by resource owner TopTransaction" if another session commits DDL at that time (measured).
-/// The arguments depend on the server, so the statement is prepared first, and has no effect until
-/// then.
+/// The statement has no effect until its arguments are known, because they depend on the server.
 fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
     let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
     let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());

@@ -1,7 +1,6 @@
 //! Samples the slot for the metrics: retained WAL, acknowledged position, and holder.
 //!
-//! Input: a [`Client`] and the slot's name. Output: a [`SlotSample`] per query; `held_sample` fails
-//! unless the given stream held the slot at that moment.
+//! `held_sample` fails unless the given stream held the slot at that moment.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -13,36 +12,33 @@ const DOING: &str = "sampling the replication slot";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotSample {
-    /// End of the server's log; on a standby, of the replayed log.
+    /// End of the log; on a standby, of the replayed log.
     pub current: Lsn,
-    /// Everything before it is acknowledged.
     pub confirmed_flush: Lsn,
-    /// WAL from here on is kept for the slot; `None` once the slot is lost.
+    /// `None` once the slot is lost.
     pub restart: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`; empty before version 13.
     pub wal_status: String,
-    /// Bytes until the slot is lost; `None` without a limit.
+    /// `None` without a limit.
     pub safe_wal_bytes: Option<u64>,
     pub active_pid: Option<i32>,
-    /// In microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub server_started_us: i64,
-    /// Latest start or crash recovery. A crash of one process keeps the server's start time, but
-    /// resets its statistics.
+    /// Latest start or crash recovery, which resets statistics.
     pub server_recovered_us: i64,
-    /// No transaction with this 64-bit number or a later one has committed.
+    /// No transaction with this number or a later one has committed.
     pub next_xid: u64,
-    /// The server's clock, in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub server_now_us: i64,
 }
 
 impl SlotSample {
-    /// Unacknowledged bytes of log, including other tables' log.
+    /// Unacknowledged bytes, including other tables' log.
     pub fn lag_bytes(&self) -> u64 {
         self.current.bytes_since(self.confirmed_flush)
     }
 
-    /// True if `stream` held the slot at this moment. A suspended process learns here that another
-    /// relay took over.
+    /// A suspended process learns here that another relay took over.
     pub fn is_held_by(&self, stream: ServerProcess) -> bool {
         self.server_started_us == stream.server_started_us && self.active_pid == Some(stream.pid)
     }
@@ -89,7 +85,7 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
     }))
 }
 
-/// The slot's row of `pg_replication_slots`, in column order; empty if it does not exist.
+/// Columns in order; empty if the slot does not exist.
 pub async fn slot_columns(
     client: &Client,
     slot: &str,
@@ -102,9 +98,8 @@ pub async fn slot_columns(
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
 }
 
-/// Samples the slot while `stream` holds it. Everything read in this session since the stream began
-/// then concerns the stream's server. Errors: [`ControlError::OtherServer`],
-/// [`ControlError::SlotTaken`]; both are temporary.
+/// Everything read in this session since the stream began then concerns the stream's server.
+/// Errors: [`ControlError::OtherServer`], [`ControlError::SlotTaken`]; both are temporary.
 pub async fn held_sample(
     client: &Client,
     slot: &str,
@@ -122,13 +117,11 @@ pub async fn held_sample(
     }
 }
 
-/// Target of `run --once`: a position after everything committed so far. Commits with
-/// `synchronous_commit=off` are streamed only once they are on disk, so this writes a small message
-/// into the log. Without that right it warns that such commits may be missed. A standby contains
-/// only WAL that was on the primary's disk.
+/// Target of `run --once`. Commits with `synchronous_commit=off` are streamed only once they are on
+/// disk, so this synchronously writes a small message into the log. Without that right it warns. A
+/// standby contains only WAL that was on the primary's disk.
 pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     const DOING: &str = "asking for the end of the log";
-    // One transaction, whose commit must not be asynchronous, as the database's default may be.
     const PUSH: &str = "\
         SET LOCAL synchronous_commit = local; \
         SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', '')";

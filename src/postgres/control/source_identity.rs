@@ -1,8 +1,6 @@
 //! Detects that the slot has disappeared, or that cluster, publication or a table was replaced.
 //!
-//! Input: the [`Inspection`]s of the first and of later sessions. Output: an error, or that the
-//! publication was altered. Invariant: an object that this process has seen never counts as not yet
-//! created. Upholds G1.
+//! Invariant: an object that this process has seen never counts as not yet created. Upholds G1.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements};
@@ -10,15 +8,14 @@ use super::inspect::{Inspection, Requirements};
 /// Identity of the source for the life of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// System identifier; `None` if the server hides it.
+    /// `None` if the server hides it.
     system: Option<String>,
     standby: bool,
     publication: Option<u32>,
-    /// The transaction that last wrote the publication's row.
     publication_xid: Option<u32>,
-    /// In the order of [`Requirements::tables`].
+    /// OIDs in the order of [`Requirements::tables`].
     tables: Vec<Option<u32>>,
-    /// Entries in the publication, and transactions that put tables into a published schema.
+    /// Entry in the publication, and transaction that put the table into a published schema.
     members: Vec<Option<(u32, Option<u32>)>>,
 }
 
@@ -39,7 +36,7 @@ impl Known {
         }
     }
 
-    /// Why `now` is not the remembered source. [`Inspection::refusals`] reports damaged objects.
+    /// [`Inspection::refusals`] reports damaged objects.
     pub fn departure(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now_known = Self::of(now);
         if let (Some(before), Some(now)) = (&self.system, &now_known.system)
@@ -67,9 +64,8 @@ impl Known {
         replaced.map(|(_, table)| ControlError::TableReplaced { table: table.clone() })
     }
 
-    /// The error if a table was removed from the publication and added again: rows in between were
-    /// skipped. Ask after [`Inspection::refusals`], which reports a new filter or column list
-    /// precisely.
+    /// Rows between removal and return were skipped. Ask after [`Inspection::refusals`], which
+    /// reports a new filter or column list precisely.
     pub fn readmission(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now = Self::of(now);
         let mut members = self.members.iter().zip(&now.members).zip(&wanted.tables);
@@ -81,7 +77,7 @@ impl Known {
         Some(ControlError::MemberReplaced { publication, table })
     }
 
-    /// The transaction that altered the publication, which may have omitted rows meanwhile.
+    /// The publication may have omitted rows meanwhile.
     pub fn altered(&self, now: &Inspection) -> Option<u32> {
         let now = Self::of(now).publication_xid?;
         self.publication_xid.is_some_and(|before| before != now).then_some(now)

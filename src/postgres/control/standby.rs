@@ -10,13 +10,13 @@ use super::inspect::{NewSlot, Requirements, STANDBY_STREAMS_SINCE, ServerFacts, 
 use crate::wal::Class;
 use postrider_core::lsn::Lsn;
 
-/// A standby's replay position, and why it is stuck. Empty for a primary.
+/// Replay state of a standby; empty for a primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replay {
     pub replayed: Option<Lsn>,
-    /// True if an operator or Postgres itself has paused it.
+    /// True if an operator or Postgres itself has paused the replay.
     pub is_paused: bool,
-    /// True without a connection to the primary and without an archive to restore WAL from.
+    /// True without a connection to the primary and without an archive.
     pub is_cut_off: bool,
 }
 
@@ -37,7 +37,6 @@ pub enum StandbyError {
     /// requested.
     #[error("the server is a standby and cannot create `{object}`")]
     ReadOnly { object: String, wanted: bool },
-    /// A standby's own slot is requested, but the server is a primary.
     #[error("the server is no standby, and `source.standby` has slot `{slot}` made on one")]
     NoStandby { slot: String },
     /// A standby can start decoding only where the primary has logged its running transactions.
@@ -85,7 +84,6 @@ impl Requirements {
         self.new_slot == NewSlot::OfStandby
     }
 
-    /// Why the slot cannot be created on this server; `None` if it can.
     pub(super) fn refuses_slot_on(&self, server: &ServerFacts) -> Option<StandbyError> {
         let slot = || self.slot.clone();
         let can_stream = server.version_num >= STANDBY_STREAMS_SINCE;

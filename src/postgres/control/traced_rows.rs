@@ -1,8 +1,7 @@
 //! Reads the rows of a table with given ids, for `postrider trace`.
 //!
-//! Output: rows in the stream's form, and whether the slot has passed them. Invariant: only
-//! Postgres decides which texts are equal ids. A text that the type does not accept matches no row
-//! and causes no error. Nothing is written. PostgreSQL 12 to 18.
+//! Invariant: only Postgres decides which texts are equal ids. A text that the type does not accept
+//! matches no row and causes no error. Nothing is written. PostgreSQL 12 to 18.
 
 use super::connect::Client;
 use super::error::ControlError;
@@ -15,24 +14,22 @@ use postrider_core::outbox::TableName;
 
 const AT_ONCE: usize = 500;
 
-/// Texts that the id column's type does not accept: invalid_text_representation,
-/// numeric_value_out_of_range.
+/// invalid_text_representation, numeric_value_out_of_range.
 const NO_ID: [&str; 2] = ["22P02", "22003"];
 
 #[derive(Debug, Clone, Copy)]
 pub struct RowSearch<'a> {
     /// Possible names of the id column.
     pub id_names: &'a [String],
-    /// Column with the time of writing, if the table has it.
     pub created_at: &'a str,
-    /// The slot that may have passed the row.
+    /// Slot that may have passed the row.
     pub slot: &'a str,
     pub ids: &'a [String],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedRows {
-    /// In the table's order, without generated columns, which are not sent.
+    /// Columns without generated ones, which are not sent.
     pub columns: Vec<RowColumn>,
     pub rows: Vec<TracedRow>,
     /// Ids as given, and as the column's type prints them.
@@ -43,11 +40,9 @@ pub struct TracedRows {
 pub struct TracedRow {
     pub asked: String,
     pub id: String,
-    /// In the order of the columns; `None` is NULL.
     pub values: Vec<Option<String>>,
-    /// Time of writing in milliseconds since the Unix epoch, if a column contains it.
+    /// Time of writing since the Unix epoch.
     pub written_ms: Option<i64>,
-    /// True if the slot has passed its transaction's rows.
     pub is_passed: bool,
 }
 
@@ -90,7 +85,7 @@ pub async fn rows_with_ids(
     Ok(TracedRows { columns, rows, forms })
 }
 
-/// The type for a cast, without a length that would truncate.
+/// Type for a cast, without a length that would truncate.
 async fn type_name(client: &Client, oid: u32) -> Result<String, ControlError> {
     let found = texts(client, &format!("SELECT pg_catalog.format_type({oid}, -1)")).await?;
     let name = found.into_iter().next().and_then(|row| row.into_iter().next().flatten());
@@ -99,7 +94,7 @@ async fn type_name(client: &Client, oid: u32) -> Result<String, ControlError> {
 
 type Texts = Vec<Vec<Option<String>>>;
 
-/// One invalid id fails the whole query, so each is then queried alone.
+/// An invalid id fails the whole query.
 async fn of_ids(
     client: &Client,
     query: &impl Fn(&str) -> String,
