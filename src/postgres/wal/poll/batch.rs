@@ -1,25 +1,22 @@
 //! Parses the rows of a batch, and keeps their places until they are marked.
 //!
-//! Input: DataRow messages. Output: a row's place, time, identity and Insert. Invariant: a message
-//! of another shape is an error (G7); a place takes about twelve bytes (G3).
+//! Invariant: a message of another shape is an error (G7); a place takes about twelve bytes (G3).
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::wal::WalError;
 
-/// Columns of a row before the data columns: place, partition, time.
+/// Columns before the data: place, partition, time.
 const ABOUT: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct About {
     /// `None`: the row is held back.
     pub(super) place: Option<Place>,
-    /// Microseconds since 1970, if the row has a time. For a held-back row, the number of rows it
-    /// represents.
+    /// Time since 1970. For a held-back row, the number of rows it represents.
     pub(super) made_us: Option<i64>,
-    /// Table or partition. For a held-back row, a number that identifies the first row it
-    /// represents.
+    /// Table or partition. For a held-back row, the number of the first row it represents.
     pub(super) part: u32,
 }
 
@@ -41,7 +38,7 @@ pub(super) struct Place {
 
 pub(super) const MALFORMED: WalError = WalError::Protocol("a malformed row of a batch");
 
-/// The columns of a DataRow; `None` is NULL.
+/// `None` is NULL.
 struct Columns<'a>(&'a [u8]);
 
 impl<'a> Columns<'a> {
@@ -80,7 +77,7 @@ pub(super) fn about(body: &[u8]) -> Result<About, WalError> {
     Ok(about_of_beginning(body)?.0)
 }
 
-/// Parses the metadata from a row's beginning; also returns its length.
+/// Metadata of a row, and its length.
 pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError> {
     let (_, mut columns) = Columns::of(body)?;
     let (place, part, made) = (columns.next()?, columns.next()?, columns.next()?);
@@ -90,7 +87,7 @@ pub(super) fn about_of_beginning(body: &[u8]) -> Result<(About, usize), WalError
     Ok((about, body.len() - columns.0.len()))
 }
 
-/// Types of the data columns in a RowDescription. Statements that take rows differ in the rest.
+/// Types of the data columns. Statements that take rows differ in the rest.
 pub(super) fn types(said: &[u8]) -> Vec<u8> {
     /// Table, number, type, length, modifier, format.
     const ABOUT_COLUMN: usize = 18;
@@ -127,7 +124,7 @@ pub(super) fn parts(body: &[u8]) -> Result<u64, WalError> {
     Ok(parts)
 }
 
-/// A row's permanent number, from its table and id.
+/// Permanent number of a row.
 pub(super) fn identity(table_oid: u32, id: Option<usize>, body: &[u8]) -> Result<u32, WalError> {
     let mut hasher = DefaultHasher::new();
     table_oid.hash(&mut hasher);
@@ -142,7 +139,7 @@ pub(super) fn identity(table_oid: u32, id: Option<usize>, body: &[u8]) -> Result
     Ok(u32::from_be_bytes([a, b, c, d]))
 }
 
-/// The number of a row whose id is not read, from its table and place.
+/// Number of a row whose id is not read.
 pub(super) fn identity_of_place(table_oid: u32, place: Place) -> u32 {
     let mut hasher = DefaultHasher::new();
     (table_oid, place.part, place.block, place.item).hash(&mut hasher);
@@ -184,7 +181,6 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// The places by table or partition, with their number.
 pub(super) fn by_part(places: &[Place]) -> Vec<(u32, u64, String)> {
     let mut parts: Vec<(u32, u64, String)> = Vec::new();
     for Place { part, block, item } in places {

@@ -1,10 +1,9 @@
-//! Finds rows that have waited long for a lock, and its holder; and the relay for which `run
-//! --once` waits.
+//! Finds rows that have waited long for a lock, its holder, and the relay for which `run --once`
+//! waits.
 //!
-//! Input: the number of held-back rows of each poll; the server's lock data. Output: [`LockedRows`]
-//! for readiness and the log. Invariant: a briefly held lock causes no query. The query runs
-//! between two batches with a time limit, and its failure does not end the session. Data that the
-//! role may not see is omitted. Rows that are locked briefly in turn do not count.
+//! Invariant: a briefly held lock causes no query. The query runs between two batches with a time
+//! limit, and its failure does not end the session. Data that the role may not see is omitted. Rows
+//! that are locked briefly in turn do not count.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,20 +18,17 @@ use crate::wal::{Transport, WalError};
 
 /// A transaction that locks an outbox row this long was forgotten, or is stuck.
 const LONG: Duration = Duration::from_secs(10);
-/// Rows among which the locked one is searched. Reading as many takes 60 ms (PostgreSQL 15, all in
-/// memory).
+/// Rows among which the locked one is searched: 60 ms (PostgreSQL 15, all in memory).
 const LOOKED_AT: u32 = 100_000;
 /// Limit for the search, during which delivery waits: fifty times its duration in memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Pause after a failed search, which then costs a twentieth of the time.
 const REST_AFTER_FAILURE: Duration = Duration::from_mins(1);
-/// First rows that are remembered, because polls of other parts find other locked rows in turn.
+/// First rows that are remembered: polls of other parts find other locked rows in turn.
 const FIRSTS: usize = 8;
 
-/// Server processes of one relay's polling sessions.
 pub type OwnProcesses = Arc<Mutex<BTreeSet<u64>>>;
 
-/// The relay that holds parts of the keys for which a run waits.
 #[derive(Debug, Default)]
 pub(super) enum OtherRelay {
     #[default]
@@ -43,11 +39,9 @@ pub(super) enum OtherRelay {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHolder {
-    /// A server process with its application, role and state, or a prepared transaction.
+    /// A server process with application, role and state, or a prepared transaction.
     pub name: String,
-    /// Age of its transaction.
     pub seconds: Option<u64>,
-    /// The statement that ends it.
     pub end_sql: String,
     /// False if it is only the oldest transaction that may have locked rows of the table.
     pub is_certain: bool,
@@ -57,7 +51,7 @@ pub struct LockHolder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockedRows {
     pub table: String,
-    /// The first polls after a start may have seen only some waiting rows.
+    /// The first polls after a start may have seen only some of the rows.
     pub rows: u32,
     pub seconds: u64,
     pub holder: Option<LockHolder>,
@@ -81,7 +75,6 @@ impl fmt::Display for LockedRows {
 }
 
 impl LockedRows {
-    /// How to end the lock, or to find its holder.
     pub fn help(&self) -> String {
         let unknown = "SELECT pid, application_name, state, xact_start FROM pg_stat_activity WHERE xact_start IS NOT \
                        NULL ORDER BY xact_start; SELECT gid, prepared FROM pg_prepared_xacts;";
@@ -93,15 +86,13 @@ impl LockedRows {
 #[derive(Debug)]
 struct Held {
     rows: u32,
-    /// First rows with the times when they were first and last seen; the latest comes first.
+    /// First rows with the times of first and last sight; the latest comes first.
     firsts: Vec<(u32, Instant, Instant)>,
-    /// Earliest time of the next search.
     rested: Instant,
     told: Option<Arc<LockedRows>>,
 }
 
 impl Held {
-    /// Longest wait of a row, if it counts as long.
     fn waited(&self) -> Option<Duration> {
         let waited = self.firsts.iter().map(|(_, first, last)| last.duration_since(*first)).max();
         waited.filter(|waited| *waited >= LONG)
@@ -116,7 +107,6 @@ impl LockWatch {
         Self(std::iter::repeat_with(|| None).take(tables).collect())
     }
 
-    /// Books a poll's number of held-back rows, and the first of them.
     pub(super) fn found(&mut self, table: usize, (rows, first): (u32, u32), now: Instant) {
         let Some(held) = self.0.get_mut(table) else { unreachable!("table {table} was polled") };
         if rows == 0 {
@@ -151,12 +141,12 @@ impl LockWatch {
 }
 
 impl<T: Transport> PollStream<T> {
-    /// Searches for a lock's holder. After an error or a timeout the holder stays unknown.
+    /// Searches for the holder, which stays unknown after an error or a timeout.
     pub(super) fn look_for_locks(&mut self, now: Instant) -> Result<(), WalError> {
         let Some(number) = self.locks.due(now) else { return Ok(()) };
         let Some(table) = self.tables.get(number) else { unreachable!("a table is polled") };
         let (name, sql) = (table.table.to_string(), table.holder());
-        // One transaction, with which the limit ends.
+        // A transaction, with which the limit ends.
         let sql = format!("SET LOCAL statement_timeout = {}; {sql}", ANSWER_LIMIT.as_millis());
         let (holder, rest) = match self.connection.query_in_own_encoding(&sql) {
             Ok(rows) => (rows.into_iter().next().and_then(holder), LONG),
@@ -170,8 +160,7 @@ impl<T: Transport> PollStream<T> {
         Ok(())
     }
 
-    /// Names the relay that holds parts of the keys, if two checks find it: a batch may be about to
-    /// end.
+    /// Two checks must find the relay, because a batch may be about to end.
     pub(super) fn look_for_relay(&mut self) -> Result<(), WalError> {
         let row = match self.connection.query_in_own_encoding(&self.other_relay_sql()) {
             Ok(rows) => rows.into_iter().next(),
@@ -219,8 +208,8 @@ fn holder(row: TextRow) -> Option<LockHolder> {
 }
 
 impl PollTable {
-    /// Query for the holder: the transaction that a row carries, or the oldest that may have locked
-    /// rows of the table. Other relays do not count.
+    /// The transaction that a row carries, or the oldest that may have locked rows of the table.
+    /// Other relays do not count.
     fn holder(&self) -> String {
         let Self { rows, pending, order, table_oid, .. } = self;
         let class = self.lock_class().cast_unsigned();
@@ -288,7 +277,7 @@ mod tests {
             watch.found(0, (1, second), now + Duration::from_secs(second.into()));
             assert!(!watch.is_due(now + LONG * 100));
         }
-        // Polls of some and of all parts of the keys find different first rows.
+        // Polls of some and of all parts find different first rows.
         for second in 100..111 {
             watch.found(0, (1, second % 2), now + Duration::from_secs(second.into()));
         }

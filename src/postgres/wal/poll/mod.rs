@@ -1,13 +1,11 @@
 //! Takes waiting rows from their tables in batches, as a stream of frames.
 //!
-//! Input: [`PollTable`]s, polled in turn without replication rights, and the settled position.
-//! Output: [`Frame`]s: each row is its own transaction with a number made of its table and id;
-//! keepalives report the marked rows.
+//! Input: [`PollTable`]s, polled in turn without replication rights. Output: [`Frame`]s: each row
+//! is its own transaction; keepalives report the marked rows.
 //!
-//! A batch is one database transaction that locks rows and parts of the keys. It marks the rows and
-//! commits once all are settled. Invariant: only settled rows are marked (G1). No two batches
-//! contain rows of one key at a time (G2). Positions count rows. Memory: the largest row and about
-//! twelve bytes per row of a batch (G3). Malformed bytes are an error (G7).
+//! A batch is one database transaction that locks rows and parts of the keys. Invariant: only
+//! settled rows are marked (G1). No two batches contain rows of one key at a time (G2). Memory: the
+//! largest row and about twelve bytes per row of a batch (G3). Malformed bytes are an error (G7).
 
 mod batch;
 mod error;
@@ -49,7 +47,7 @@ pub use session::prepare_session;
 
 /// Positions per row, as in a [`TableStream`](super::TableStream).
 const POSITIONS: u64 = 2;
-/// Time to plan and read a batch of a large table without an index.
+/// Limit for a batch of a large table without an index.
 const ANSWER_LIMIT: Duration = Duration::from_mins(5);
 /// A caller that paused this long was not waiting.
 const AWAY: Duration = Duration::from_secs(1);
@@ -59,10 +57,9 @@ const ALIVE_EVERY: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
-    /// Number of the three statements that are answered.
+    /// Number of answered statements, of three.
     Asked(u8),
     Open,
-    /// A transaction without rows is being ended.
     Closing,
 }
 
@@ -91,16 +88,15 @@ pub struct PollStream<T = Wire> {
     columns: Vec<Option<Vec<u8>>>,
     schedule: Schedule,
     state: State,
-    /// Table of the batch, its poll's counts, and its start time.
+    /// Table of the batch, its counts, its start.
     table: usize,
     polled: Polled,
     polled_at: Instant,
     locks: LockWatch,
     own_processes: OwnProcesses,
     other_relay: OtherRelay,
-    /// The run should end, but another worker holds parts of the keys.
+    /// Another worker holds parts of the keys at the end of the run.
     is_kept_from_parts: bool,
-    /// No row waits, as far as checked since the last one was taken.
     is_caught_up: bool,
     process: Option<u64>,
     places: Vec<Place>,
@@ -110,19 +106,16 @@ pub struct PollStream<T = Wire> {
     frame: Vec<u8>,
     commit_time: PgTime,
     sent: PgTime,
-    /// Positions of the batch's first row, and of the next one.
     first: Lsn,
     next: Lsn,
     settled: Lsn,
     keepalive: Option<Lsn>,
-    /// An earlier session left unconfirmed records up to here.
+    /// End of an earlier session's unconfirmed records.
     owed: Lsn,
-    /// The stream's end, once no row waits.
     end: Option<Lsn>,
-    /// Queries whose answers are not read completely.
     unanswered: u32,
     spoke: Instant,
-    /// Time of the last input (or of an idle wait), and of the last check.
+    /// Last input (or idle wait), and last check.
     heard: Instant,
     filled: Instant,
     bytes_before: u64,
@@ -184,7 +177,6 @@ impl<T: Transport> PollStream<T> {
         Self { own_processes, ..self }
     }
 
-    /// Reads what is available, polls if due, or waits at most `wait`. Returns bytes read.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.connection.channel().push_out()?;
         let bytes = self.connection.channel().read_available()?;
@@ -492,7 +484,6 @@ impl<T: Transport> PollStream<T> {
         })
     }
 
-    /// Rows that have waited long for a lock, with its holder.
     pub fn locked_rows(&self) -> Option<Arc<LockedRows>> {
         self.locks.worst()
     }
@@ -510,7 +501,7 @@ impl<T: Transport> PollStream<T> {
         self.next
     }
 
-    /// Bytes read since the first poll, including framing.
+    /// Including framing.
     pub fn received_bytes(&self) -> u64 {
         self.connection.bytes_read() - self.bytes_before
     }
@@ -524,7 +515,7 @@ const fn end_of(commit_lsn: Lsn) -> Lsn {
     Lsn::new(commit_lsn.get() + POSITIONS)
 }
 
-/// Microseconds since 1970; saturates at 0.
+/// Saturates at 0.
 fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

@@ -1,16 +1,14 @@
 //! The statement that takes rows of other keys if locked rows come before them.
 //!
 //! Output: SQL with the usual statement's rows, and one row that represents all held-back rows.
-//! Invariant: it locks and reads only the taken rows and some behind them. A row behind a locked
-//! row of its key waits (G2). No part of the work grows faster than the window.
+//! Invariant: the statement locks and reads only the taken rows and some behind them. A row behind
+//! a locked row of its key waits (G2). No part of the work grows faster than the window.
 
 use super::request::{PollTable, known_by};
 use super::schedule::Reach;
 use crate::wal::quote::identifier;
 
 impl PollTable {
-    /// Takes the first free rows among the first waiting ones, as many as `reach` permits.
-    ///
     /// The first waiting row of each key is locked first; if that fails, no row of the key is
     /// taken. A row with a running transaction's number is not tried. Joins of `pending` with
     /// itself are window functions and hashed IN, because a planner without statistics would

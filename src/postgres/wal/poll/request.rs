@@ -1,7 +1,7 @@
-//! What to poll from one table: its columns, their order, which rows wait, and how they are marked.
+//! What to poll from one table, and how rows are marked.
 //!
-//! Input: a [`PollRequest`]. Output: a [`PollTable`] with the SQL of a batch. Invariant: only
-//! required columns are read; a table whose waiting rows cannot be identified is refused.
+//! Invariant: only required columns are read; a table whose waiting rows cannot be identified is
+//! refused.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,10 @@ use crate::wal::table::{all_columns_sql, columns_of, sql_name, sql_rows};
 use crate::wal::{Connection, RowColumn, Transport, WalError};
 use postrider_core::outbox::{TableName, Wanted};
 
-/// Number of parts of the keys. A worker with rows of a part in flight locks it.
+/// A worker with rows of a part in flight locks the part.
 pub const BUCKETS: u32 = 64;
 
-/// Setting that passes the locked parts from one statement of a batch to the next.
+/// Passes the locked parts from one statement of a batch to the next.
 pub(super) const LOCKED: &str = "postrider.buckets";
 
 /// Date, timestamp, timestamptz.
@@ -25,19 +25,17 @@ const TIMES: [u32; 3] = [1082, 1114, 1184];
 pub enum PollMark {
     /// Column that is NULL until the row is marked with the time.
     ProcessedAt(String),
-    /// A column changes from one of some values to another.
+    /// Column that changes from one of some values to another.
     Status {
         column: String,
-        /// Values of waiting rows.
         pending: Vec<String>,
-        /// Value of delivered rows.
         sent: String,
     },
     Delete,
 }
 
 impl PollMark {
-    /// SQL condition for a waiting row. `table` precedes each column.
+    /// `table` precedes each column.
     pub fn sql_pending(&self, table: &str) -> String {
         match self {
             Self::ProcessedAt(column) => format!("{table}{} IS NULL", identifier(column)),
@@ -53,16 +51,14 @@ impl PollMark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollRequest {
     pub table: TableName,
-    /// Identifies the table in the core.
     pub table_oid: u32,
-    /// True if partitions' rows belong to it; an inheriting table's rows do not.
+    /// True if partitions' rows belong to the table; an inheriting table's rows do not.
     pub is_partitioned: bool,
     pub wanted: Vec<Wanted>,
-    /// Order is kept within its values; `None`: all rows are in one order.
+    /// Column within whose values order is kept; `None`: all rows are in one order.
     pub key: Option<Wanted>,
-    /// Column that identifies a row.
     pub id: Wanted,
-    /// Column with a row's time of writing, if any.
+    /// Time of writing.
     pub created_at: Option<String>,
     pub order_by: Vec<String>,
     pub mark: PollMark,
@@ -70,7 +66,6 @@ pub struct PollRequest {
     pub retry_count: Option<String>,
 }
 
-/// A table with its statements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollTable {
     pub(super) table: TableName,
@@ -80,7 +75,7 @@ pub struct PollTable {
     pub(super) has_time: bool,
     pub(super) rows: String,
     pub(super) pending: String,
-    /// ORDER BY of rows, and the key's text, compared byte by byte like the brokers do.
+    /// The key's text is compared byte by byte, like the brokers do.
     pub(super) order: String,
     pub(super) key: Option<String>,
     pub(super) created_at: String,
@@ -166,12 +161,11 @@ impl PollRequest {
     }
 }
 
-/// SQL for a number that identifies a row while it keeps its place.
+/// Identifies a row while it keeps its place.
 pub(super) fn known_by(row: &str) -> String {
     format!("(pg_catalog.hashtext({row}.part::text || {row}.place::text) & 2147483647)::oid")
 }
 
-/// SQL for a time in microseconds since 1970, if finite.
 fn unix_us(column: &str) -> String {
     let time = format!("t.{}", identifier(column));
     format!(
@@ -198,7 +192,6 @@ impl PollTable {
         self.has_time
     }
 
-    /// Number of existing parts among `share`.
     pub(super) fn parts(&self, share: u32) -> u32 {
         if self.key.is_some() { share } else { 1 }
     }
@@ -221,13 +214,13 @@ impl PollTable {
         self.key.is_some()
     }
 
-    /// Takes a batch: locks up to `share` free parts of the keys, from `first` on, and reads their
-    /// first waiting rows. Never waits for rows.
+    /// Locks up to `share` free parts of the keys, from `first` on, and reads their first waiting
+    /// rows. Never waits for rows.
     ///
     /// A separate statement locks the parts, so that the reading statement sees the commits of
     /// their previous holders. A row that another session has locked, or changed since, holds back
-    /// later rows of its key. A result row without a place represents held-back rows: its partition
-    /// is the first one's number, its time their count.
+    /// later rows of its key. A result without a place represents held-back rows: partition is the
+    /// first one's number, time their count.
     pub(super) fn take(&self, (first, share): (u32, u32), reach: Reach) -> String {
         let class = self.lock_class();
         let parts = self.parts(BUCKETS);
@@ -247,8 +240,8 @@ impl PollTable {
         )
     }
 
-    /// SQL condition: the row waits, and this transaction has locked its part. The parts are read
-    /// once for all rows, which halves the time for a batch of 1,000 (measured).
+    /// The row waits, and this transaction has locked its part. The parts are read once, which
+    /// halves the time for a batch of 1,000 (measured).
     pub(super) fn waits(&self) -> String {
         let bucket = self.key.as_ref().map_or_else(String::new, |key| {
             format!(
@@ -260,7 +253,6 @@ impl PollTable {
         format!("{} AND pg_catalog.current_setting('{LOCKED}') <> '{{}}'{bucket}", self.pending)
     }
 
-    /// Reads the first waiting rows, if no locks interfere.
     fn first_rows(&self, limit: u32) -> String {
         let Self { rows, order, created_at, .. } = self;
         let (mut read, mut named) = (String::new(), String::new());
@@ -287,7 +279,7 @@ impl PollTable {
         )
     }
 
-    /// Makes the server check statements and rights without taking or locking rows.
+    /// The server checks statements and rights without taking or locking rows.
     pub fn rehearse<T: Transport>(&self, connection: &mut Connection<T>) -> Result<(), WalError> {
         for window in [0, 1] {
             let nothing = self.take((0, 0), Reach { rows: 0, window });
@@ -309,8 +301,7 @@ impl PollTable {
         }
     }
 
-    /// Marks locked rows of one table or partition. Returns how many were marked, and how many of
-    /// those still wait.
+    /// Returns how many rows were marked, and how many of those still wait.
     pub(super) fn mark(&self, part: u32, places: &str) -> String {
         let Self { rows, pending, assignments, .. } = self;
         let which = format!("t.ctid = ANY ('{{{places}}}'::tid[]) AND t.tableoid = {part}");
@@ -324,7 +315,6 @@ impl PollTable {
         )
     }
 
-    /// Class of the advisory locks on parts of the keys: specific to the table.
     pub(super) fn lock_class(&self) -> i32 {
         const OURS: u32 = 0x706F_7374;
         (OURS ^ self.table_oid).cast_signed()

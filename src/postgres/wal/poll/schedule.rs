@@ -1,9 +1,8 @@
 //! Decides when to poll, which table, which parts of the keys, and how far to look.
 //!
-//! Input: results of polls, notifications, the time. Output: the next poll or a wait. Invariant: an
-//! idle table is polled once per interval, or after a notification. A table with locked rows or
-//! parts is polled sooner, with growing pauses. A look filled with locked rows is repeated at once,
-//! twice as far. The caller reads the clock.
+//! Invariant: an idle table is polled once per interval, or after a notification. A table with
+//! locked rows or parts is polled sooner, with growing pauses. A look filled with locked rows is
+//! repeated at once, twice as far. The caller reads the clock.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use super::batch::About;
 use super::request::BUCKETS;
 use postrider_core::lsn::Lsn;
 
-/// First pause after rows were held back; doubles up to the interval.
+/// Doubles up to the interval.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +20,6 @@ pub struct PollOptions {
     pub batch: u32,
     pub interval: Duration,
     pub notify: Option<String>,
-    /// True if the worker ends once it finds no row.
     pub once: bool,
     /// True until marks are known to work: the first batch is one row.
     pub is_first: bool,
@@ -30,33 +28,29 @@ pub struct PollOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PollPositions {
     pub first: Lsn,
-    /// End of rows that earlier sessions sent but did not mark. They are settled once they come
-    /// again or no longer wait.
+    /// End of rows that earlier sessions sent but did not mark.
     pub owed: Lsn,
-    /// End of the stream, above any number of rows; reported when no row waits.
+    /// End above any number of rows; reported when no row waits.
     pub end: Lsn,
 }
 
-/// Number of rows to take, and among how many waiting ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Reach {
     pub(super) rows: u32,
-    /// At least `rows`.
     pub(super) window: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Polled {
     pub(super) asked: u32,
-    /// Locked parts, one bit each.
+    /// Bits of the parts.
     pub(super) locked: u64,
     pub(super) reach: Reach,
     pub(super) taken: u32,
-    /// Rows within the look that are locked, or wait behind locked rows.
+    /// Rows that are locked, or wait behind locked rows.
     pub(super) held_back: u32,
-    /// Number that identifies the first of them.
+    /// Identifies the first of them.
     pub(super) first_held: u32,
-    /// True if a longer look may find rows of other keys.
     pub(super) has_keys: bool,
     pub(super) took: Duration,
 }
@@ -77,7 +71,6 @@ impl Polled {
         self.held_back > 0 || self.locked.count_ones() < self.asked
     }
 
-    /// True if more rows may wait than were read.
     const fn is_full(self) -> bool {
         self.taken >= self.reach.rows || self.is_cut_short()
     }
@@ -88,28 +81,26 @@ impl Polled {
     }
 }
 
-/// Result of a poll that found no row to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Round {
-    /// Some table is still to be polled.
     Open,
-    /// No table has a row to take. `waits`: rows or parts are held back.
-    Over { waits: bool },
+    /// `waits`: rows or parts are held back.
+    Over {
+        waits: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
 struct TableTurn {
     due: Instant,
-    /// Earliest time to which a notification can advance the next poll.
+    /// Earliest time to which a notification advances the next poll.
     rested: Instant,
     retry: Duration,
-    /// Minimum window of the next poll.
     window: u32,
-    /// True if all parts are requested, not only this worker's.
     asks_all: bool,
     /// Set if no row was taken since; true if rows wait for another session.
     waits: Option<bool>,
-    /// Parts seen without a waiting row since any row was taken, one bit each.
+    /// Parts seen without a waiting row, one bit each.
     cleared: u64,
 }
 
@@ -145,7 +136,6 @@ impl Schedule {
         }
     }
 
-    /// The table to poll now, the parts to request, and how far to look.
     pub(super) fn next(&self) -> (usize, (u32, u32), Reach) {
         let (worker, workers) = self.options.worker;
         let first = worker * BUCKETS / workers;
@@ -160,7 +150,7 @@ impl Schedule {
         (number, parts, Reach { rows, window: table.window.max(rows) })
     }
 
-    /// Books a marked batch. The next poll is due at once if more rows may wait.
+    /// The next poll is due at once if more rows may wait.
     pub(super) fn delivered(&mut self, table: usize, polled: Polled, now: Instant) {
         self.options.is_first = false;
         for other in &mut self.tables {
@@ -212,7 +202,7 @@ impl Schedule {
         known.map_or(Round::Open, |known| Round::Over { waits: known.contains(&true) })
     }
 
-    /// Books a poll: the next look is twice as far if held-back rows hid all others.
+    /// The next look is twice as far if held-back rows hid all others.
     fn after(&mut self, table: usize, polled: Polled) -> &mut TableTurn {
         let Some(turn) = self.tables.get_mut(table) else {
             unreachable!("table {table} was polled")
@@ -230,7 +220,7 @@ impl Schedule {
 }
 
 impl TableTurn {
-    /// Rests for the interval, then requests all parts, in case some have no worker.
+    /// Requests all parts next, in case some have no worker.
     fn rest(&mut self, now: Instant, interval: Duration) {
         (self.due, self.asks_all) = (now + interval, true);
     }
@@ -308,7 +298,7 @@ mod tests {
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
     }
 
-    /// Windows of the looks until the first row behind `blocked` rows is taken.
+    /// Windows until the first row behind `blocked` rows is taken.
     fn looks(schedule: &mut Schedule, blocked: u32, now: Instant) -> Vec<u32> {
         let mut windows = Vec::new();
         loop {
