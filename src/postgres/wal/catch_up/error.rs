@@ -10,7 +10,8 @@ pub enum CatchUpError {
     /// The server ends the connection, on its own or on request.
     #[error("the server ended the connection for windows of the backlog: {0}")]
     Ended(Box<ServerMessage>),
-    /// Only a stream waits for standbys (`synchronized_standby_slots`).
+    /// Standbys must receive rows first (`synchronized_standby_slots`); only a stream waits for
+    /// them.
     #[error("standbys are waited for, which windows do not: streaming the backlog")]
     StandbysAwaited,
     /// Windows would come from one server, and acknowledgements go to another.

@@ -1,15 +1,13 @@
 //! Reads a backlog by SQL in windows of the log, as a stream of frames. Streaming costs the server
-//! twice as much, because it makes a system call per message.
+//! twice as much: a system call per message.
 //!
 //! Input: the [`Stream`] that holds the slot, and a connection on which
-//! `pg_logical_slot_get_binary_changes` advances a temporary copy of the slot, window by window.
-//! Output: the stream's frames, and a keepalive at the end of each window.
-//! window while another is read.
+//! `pg_logical_slot_get_binary_changes` advances a temporary copy of the slot. Output: the stream's
+//! frames, and a keepalive per window.
 //!
-//! Invariant: only [`CatchUp::acknowledge`] moves the slot, which stays held (G1, G2). The stream
-//! receives the acknowledgements; its content is discarded. A window contains everything committed
-//! before its end. If standbys must receive a row first, nothing is read in windows (G1). Memory is
-//! a stream's (G3); malformed bytes are an error (G7).
+//! Invariant: only [`CatchUp::acknowledge`] moves the slot, which stays held (G1, G2). A window
+//! contains everything committed before its end. If standbys must receive a row first, nothing is
+//! read in windows (G1). Memory is a stream's (G3); malformed bytes are an error (G7).
 
 mod error;
 #[cfg(test)]
@@ -39,30 +37,25 @@ pub use windows::DECODED_BEFORE_BYTES_MAX;
 
 /// Prefix of a copy's name; the process ids of copy and stream follow.
 pub(crate) const COPY_PREFIX: &str = "postrider_catch_up";
-/// Windows requested at a time: one is read, one is decoded.
 const ASKED_MAX: usize = 2;
-/// Longest time for reading a window, usually about a second. Meanwhile the server keeps rows
-/// deleted since its start.
+/// Limit for reading a window, usually about a second. Meanwhile the server keeps rows deleted
+/// since the window's start.
 const WINDOW_OPEN_MAX: Duration = Duration::from_mins(2);
-/// Limit for moving `restart_lsn` at the end. Measured: 0.8 s for 372 MiB on PostgreSQL 15 with all
-/// cores busy.
+/// Limit for moving the slot. Measured: 0.8 s for 372 MiB on PostgreSQL 15 with all cores busy.
 const ADVANCE_LIMIT: Duration = Duration::from_secs(10);
-/// The server's own limit. A process that continues alone would hold the slot against the next
-/// session.
+/// A process that continues alone would hold the slot against the next session.
 const ADVANCE_SERVER_LIMIT: &str = "8s";
-/// Interval of reading the stream. A server with `tcp_user_timeout = 5s` ended an unread stream
-/// after 5.9 s.
+/// A server with `tcp_user_timeout = 5s` ended an unread stream after 5.9 s.
 const DISCARD_EVERY: Duration = Duration::from_secs(1);
-/// Log per session. `restart_lsn` moves only at the session's end: until then the server keeps its
-/// log, and another relay would repeat its rows after a server restart.
+/// `restart_lsn` moves only at the session's end: until then the server keeps the log, and another
+/// relay would repeat rows after a server restart.
 const SESSION_BYTES_MAX: u64 = 512 << 20;
 /// Divisor of the bytes until invalidation, because others write while a session reads.
 const SAFE_PART: u64 = 4;
-/// Less log than this is not worth a move.
 const ADVANCE_BYTES_MIN: u64 = 16 << 20;
 
-/// `work_mem` holds a window's rows, unless a transaction is large. Keepalives end a connection
-/// whose relay is gone or does not read for [`WINDOW_OPEN_MAX`]. A Unix socket needs [`guard_sql`].
+/// `work_mem` holds a window's rows. Keepalives end a connection whose relay is gone or does not
+/// read for [`WINDOW_OPEN_MAX`]. A Unix socket needs [`guard_sql`].
 const SETTINGS: [(&str, &str); 7] = [
     ("work_mem", "32MB"),
     ("jit", "off"),
@@ -73,15 +66,12 @@ const SETTINGS: [(&str, &str); 7] = [
     ("client_connection_check_interval", "10s"),
 ];
 
-/// The guard's connection ends together with its relay.
 const GUARD_SETTINGS: [(&str, &str); 2] =
     [("client_connection_check_interval", "1s"), ("idle_session_timeout", "10s")];
 
-/// Setting since PostgreSQL 17. The server does not make a copy of the slot wait for these
-/// standbys.
+/// Since PostgreSQL 17. The server does not make a copy of the slot wait for these standbys.
 const AWAITED_STANDBYS: &str =
     "SELECT pg_catalog.current_setting('synchronized_standby_slots', true)";
-/// Windows end at the log on disk, whatever position is requested.
 const FLUSHED: &str = "SELECT pg_catalog.pg_current_wal_flush_lsn()";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +79,8 @@ pub struct Backlog {
     pub slot: String,
     pub publication: String,
     pub messages: bool,
-    /// The slot's position.
     pub from: Lsn,
-    /// End of the backlog, at most the end of the server's log.
+    /// End of the backlog, at most of the server's log.
     pub until: Lsn,
     /// Bytes of log from the slot's `restart_lsn` to `from`.
     pub before: u64,
@@ -114,7 +103,6 @@ impl Backlog {
     }
 }
 
-/// A connection with a temporary copy of the slot.
 #[derive(Debug)]
 pub struct SlotCopy<T = Wire> {
     connection: Connection<T>,
@@ -187,10 +175,9 @@ impl<T: Transport> SlotCopy<T> {
     }
 }
 
-/// SQL that ends the copy 10 s to 20 s after its stream has gone. Only `pg_terminate_backend`
-/// interrupts an unread window: on PostgreSQL 15 a COPY blocked on a Unix socket outlived
-/// `statement_timeout` and `idle_session_timeout`. Each check is its own transaction, so VACUUM
-/// does not wait.
+/// Ends the copy 10 s to 20 s after its stream has gone. Only `pg_terminate_backend` interrupts an
+/// unread window: on PostgreSQL 15 a COPY blocked on a Unix socket outlived `statement_timeout` and
+/// `idle_session_timeout`. Each check is its own transaction, so VACUUM does not wait.
 fn guard_sql(name: &str, copy: i32, stream: i32) -> String {
     let name = literal(name);
     format!(
@@ -221,11 +208,8 @@ pub struct CatchUp<T = Wire> {
     read_from: u64,
     /// Log that the server decodes in vain, as last reported.
     before: u64,
-    /// True until the file's header was read.
     is_first: bool,
-    /// End of a window to show next.
     ended: Option<Lsn>,
-    /// The oversized frame that passes, or was not consumed yet.
     large: Option<Box<Large>>,
     sent_us: i64,
     received: Lsn,
@@ -233,7 +217,6 @@ pub struct CatchUp<T = Wire> {
     is_slow: bool,
     is_pinged: bool,
     discarded: Instant,
-    /// Ends together with the windows.
     _guard: Option<MessageChannel<T>>,
 }
 
@@ -273,7 +256,7 @@ impl<T: Transport> CatchUp<T> {
         Ok(())
     }
 
-    /// Discards input of the stream, so that neither server nor proxy considers this client dead.
+    /// Discards input, so that neither server nor proxy considers this client dead.
     pub fn tend(&mut self) -> Result<(), WalError> {
         if self.discarded.elapsed() < DISCARD_EVERY {
             return Ok(());
@@ -391,7 +374,6 @@ impl<T: Transport> CatchUp<T> {
         }
         match head.tag {
             b'H' => self.is_first = true,
-            // The end of a copy, of a command; the columns of an answer.
             b'c' | b'C' | b'T' => {}
             b'I' if self.is_pinged => {}
             b'Z' if std::mem::take(&mut self.is_pinged) => {}
@@ -431,9 +413,8 @@ impl<T: Transport> CatchUp<T> {
         self.ask()
     }
 
-    /// As [`Stream::acknowledge`]. Also checks that the slot is still held, and reports a slow
-    /// window once. Without a requested window, the windows' server answers pings, because the
-    /// stream is not read. Upholds G1.
+    /// As [`Stream::acknowledge`]. Without a requested window, the windows' server answers pings,
+    /// because the stream is not read. Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.stream.see_end()?;
         if ask_reply && self.asked.is_empty() && !self.is_pinged {
@@ -449,8 +430,8 @@ impl<T: Transport> CatchUp<T> {
         Ok(told)
     }
 
-    /// As [`Stream::finish`]. Then moves `restart_lsn` to the acknowledged position, where the next
-    /// session starts to decode. The stream's process decoded too little to move it.
+    /// As [`Stream::finish`]. Then moves `restart_lsn`, because the stream's process decoded too
+    /// little to move it.
     pub fn finish(self, limit: Duration) -> Result<(), WalError> {
         let Self { stream, mut rows, backlog, asked, is_pinged, .. } = self;
         let acknowledged = stream.acknowledged();
@@ -484,8 +465,7 @@ fn position(rows: &[TextRow]) -> Lsn {
     rows.iter().flatten().flatten().find_map(|text| text.parse().ok()).unwrap_or(Lsn::ZERO)
 }
 
-/// Moves the slot and `restart_lsn` to the acknowledged position. The last of `answers` confirms
-/// it.
+/// Moves the slot and `restart_lsn`. The last of `answers` confirms it.
 fn advance<T: Transport>(
     rows: &mut MessageChannel<T>,
     slot: &str,
@@ -522,7 +502,7 @@ fn refused(error: WalError) -> WalError {
     }
 }
 
-/// The number in a one-column row. A missing slot has none; the next window reports why.
+/// A missing slot has no number; the next window reports why.
 fn number(body: &[u8]) -> Result<i64, WalError> {
     let text = body.get(6..).and_then(|text| str::from_utf8(text).ok());
     text.and_then(|text| text.parse().ok())

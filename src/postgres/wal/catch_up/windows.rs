@@ -1,28 +1,25 @@
 //! Divides a backlog into windows of the log.
 //!
-//! Input: the backlog's range and, after each window, its size and the log decoded in vain. Output:
-//! the end of the next window, or that a stream is better. Invariant: windows are contiguous, and
-//! the last one ends at the backlog's end. No I/O.
+//! Invariant: windows are contiguous, and the last one ends at the backlog's end. No I/O.
 //!
 //! The server decodes each window from the slot's `restart_lsn` on. A window costs its own log,
-//! plus a third for log decoded in vain before it. It pays if it is at least twice as long as that
-//! part. The server holds a window's rows until they are read, so its length is bounded.
+//! plus a third for log decoded in vain before it. A window pays if it is at least twice as long as
+//! that part.
 
 use postrider_core::lsn::Lsn;
 
-/// Shortest window, except the first and the last. Measured on PostgreSQL 15, 1,000 rows per
-/// transaction: 4 MiB cost the server 2.9 us per row, 8 MiB 2.5 us, 16 MiB 2.2 us, 64 MiB 2.2 us.
+/// Measured on PostgreSQL 15, 1,000 rows per transaction: 4 MiB cost the server 2.9 us per row, 8
+/// MiB 2.5 us, 16 MiB 2.2 us, 64 MiB 2.2 us.
 pub(super) const WINDOW_BYTES_MIN: u64 = 16 << 20;
-/// Minimum length of the first window, which the server decodes before it sends a row. With 16 MiB
-/// the first row arrived after 55 ms.
+/// The server decodes the whole first window before it sends a row. With 16 MiB the first row
+/// arrived after 55 ms.
 const FIRST_BYTES_MIN: u64 = 2 << 20;
-/// Longest window. The server holds its rows in memory or temporary files.
+/// The server holds a window's rows in memory or temporary files.
 pub(super) const WINDOW_BYTES_MAX: u64 = 256 << 20;
-/// From this size on a window's rows are too many for the `work_mem` that [`super`] sets.
+/// More rows do not fit the `work_mem` that [`super`] sets.
 const MANY_BYTES: u64 = 24 << 20;
-/// Below this size of its rows, the next window is longer.
 const FEW_BYTES: u64 = 6 << 20;
-/// Most log that may be decoded in vain per window.
+/// Limit per window.
 pub const DECODED_BEFORE_BYTES_MAX: u64 = WINDOW_BYTES_MAX / 2;
 
 #[derive(Debug)]
@@ -30,7 +27,6 @@ pub(super) struct Windows {
     next: Lsn,
     until: Lsn,
     length: u64,
-    /// Length of the first window, until it is requested.
     first: Option<u64>,
     /// The first window's rows do not determine the length of others.
     is_first_over: bool,
@@ -38,7 +34,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// `before`: bytes of log that the server decodes in vain for the first window.
+    /// `before`: log decoded in vain for the first window.
     pub(super) fn new(from: Lsn, until: Lsn, before: u64) -> Self {
         let first = Some((before * 2).clamp(FIRST_BYTES_MIN, WINDOW_BYTES_MAX));
         let length = WINDOW_BYTES_MIN;
@@ -58,7 +54,7 @@ impl Windows {
         Some(end)
     }
 
-    /// Books a window: bytes of its rows, and log decoded in vain for the next one.
+    /// Bytes of a window's rows, and log decoded in vain for the next one.
     pub(super) fn learn(&mut self, brought: u64, before: u64) {
         let fitting = match (self.is_first_over, brought) {
             (true, ..FEW_BYTES) => self.length * 2,
@@ -74,7 +70,7 @@ impl Windows {
         self.length = fitting.max(before * 2).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
     }
 
-    /// True if a stream is better, because too much log would be decoded repeatedly.
+    /// Too much log would be decoded repeatedly.
     pub(super) const fn is_far(&self) -> bool {
         self.is_far
     }

@@ -3,7 +3,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowColumn {
     pub name: String,
-    /// For a domain over a built-in type, that type.
+    /// Type; for a domain over a built-in type, that type.
     pub type_oid: u32,
     pub modifier: i32,
     pub is_nullable: bool,

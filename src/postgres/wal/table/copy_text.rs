@@ -1,14 +1,13 @@
 //! Converts a row of COPY's text format to a pgoutput Insert.
 //!
-//! Input: one row of `COPY .. TO STDOUT` (documentation of COPY, "Text Format"). Output: the
-//! stream's Insert, and the places of some values. Invariant: another number of columns, or a row
+//! Source: documentation of COPY, "Text Format". Invariant: another number of columns, or a row
 //! that ends in an escape, is an error (G7).
 
 use std::ops::Range;
 
 use crate::wal::WalError;
 
-/// Bytes before an Insert's columns: tag, OID, marker, number of columns.
+/// Tag, OID, marker, number of columns.
 const HEAD_BYTES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +21,15 @@ pub(super) struct Shape {
 pub(super) struct RowWriter {
     head: [u8; HEAD_BYTES],
     shape: Shape,
-    /// Columns whose places are kept, in the requested order.
+    /// Columns in the requested order.
     kept: Vec<usize>,
 }
 
-/// An Insert, and the places of the kept columns; `None` is NULL.
+/// `None` is NULL.
 #[derive(Debug, Default)]
 pub(super) struct RowBuffer {
     pub(super) message: Vec<u8>,
-    /// Start of columns outside the Insert, if any.
+    /// Start of columns outside the Insert.
     hidden: Option<usize>,
     places: Vec<Option<Range<usize>>>,
 }
@@ -74,7 +73,6 @@ impl RowWriter {
         Self { head, shape, kept }
     }
 
-    /// Replaces `out` with a row's Insert.
     pub(super) fn write(&self, row: &[u8], out: &mut RowBuffer) -> Result<(), WalError> {
         let row = row.strip_suffix(b"\n").unwrap_or(row);
         out.clear();
@@ -110,7 +108,7 @@ impl RowWriter {
     }
 }
 
-/// Appends a column; returns the place of its value.
+/// Returns the place of the value.
 fn write_value(value: &[u8], out: &mut Vec<u8>) -> Result<Option<Range<usize>>, WalError> {
     if value == b"\\N" {
         out.push(b'n');
@@ -139,7 +137,7 @@ fn write_value(value: &[u8], out: &mut Vec<u8>) -> Result<Option<Range<usize>>, 
     Ok(Some(start..end))
 }
 
-/// The character for a backslash and this letter (`CopyAttributeOutText` in copyto.c).
+/// `CopyAttributeOutText` in copyto.c.
 const fn unescaped(letter: u8) -> u8 {
     match letter {
         b'b' => 0x08,

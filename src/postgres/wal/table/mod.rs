@@ -1,11 +1,9 @@
-//! Reads the rows of tables as a stream of frames, so that the code for a replication stream
-//! delivers them too.
+//! Reads the rows of tables as a stream of frames.
 //!
-//! Input: [`TableScan`]s, read in turn by COPY in one snapshot. Output: [`Frame`]s: small
-//! transactions, descriptions of tables, inserts, a final keepalive. Invariant: positions count the
-//! transactions from the caller's start, and do not reach its end before the last row. A row is
-//! sent once. The largest row bounds memory (G3); malformed bytes are an error (G7). Nothing is
-//! acknowledged to the server.
+//! Input: [`TableScan`]s, read in turn by COPY in one snapshot. Output: [`Frame`]s in small
+//! transactions. Invariant: positions count the transactions from the caller's start, and do not
+//! reach its end before the last row. A row is sent once. The largest row bounds memory (G3);
+//! malformed bytes are an error (G7). Nothing is acknowledged to the server.
 
 mod columns;
 mod copy_text;
@@ -47,22 +45,20 @@ pub use scan::{
 pub(super) use scan::{columns_of, sql_name};
 pub use selection::{RowNumbers, RowNumbersWriter};
 
-/// Rows per transaction. More rows would delay a stop, which waits for the transaction's end.
+/// Few enough rows that a stop, which waits for the transaction's end, is fast.
 const TRANSACTION_ROWS: u32 = 1_000;
-/// Transactions per second with a rate limit.
 const PACED_TRANSACTIONS_PER_S: u32 = 10;
 
-/// Positions per transaction. A transaction that ended one byte after its commit would count as a
-/// non-transactional logical message, and all its rows as one.
+/// A transaction that ended one byte after its commit would count as a non-transactional logical
+/// message, and all its rows as one.
 const POSITIONS: u64 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Positions {
-    /// Start of the first transaction; each takes two positions.
     pub first: Lsn,
-    /// Rows that an earlier session delivered, which are not read again.
+    /// Rows delivered by an earlier session, which are not read again.
     pub rows: u32,
-    /// End after all rows, above any number of transactions.
+    /// End above any number of transactions.
     pub end: Lsn,
 }
 
@@ -76,13 +72,11 @@ pub struct TableStream<T = Wire> {
     frame: RowBuffer,
     consumed: RowBuffer,
     consumed_of: Option<(String, Vec<OrderColumn>)>,
-    /// True if the next row is its table's first.
     is_first_of_table: bool,
     ends: Ends,
     rows: u64,
-    /// Rows received, wanted or not.
     number: u64,
-    /// Only these rows; `None`: all.
+    /// `None`: all.
     selection: Option<RowNumbers>,
     positions: Positions,
     commit_time: PgTime,
@@ -152,7 +146,7 @@ impl<T: Transport> TableStream<T> {
         Self { pace: Some(Pace::new(rows, Instant::now())), transaction_rows, ..self }
     }
 
-    /// Selects these rows, numbered from 1 over all tables.
+    /// Selects rows, numbered from 1 over all tables.
     #[must_use]
     pub fn only(self, selection: Option<RowNumbers>) -> Self {
         Self { selection, ..self }
@@ -168,7 +162,7 @@ impl<T: Transport> TableStream<T> {
         self.connection
     }
 
-    /// Reads what is available, or waits at most `wait` or for the rate limit. Returns bytes read.
+    /// Waits at most `wait`, or for the rate limit. Returns bytes read.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.connection.channel().push_out()?;
         let bytes = self.connection.channel().read_available()?;
@@ -206,7 +200,7 @@ impl<T: Transport> TableStream<T> {
         }))
     }
 
-    /// The mark of the row that `peek` shows; 0 for other frames, and without marks.
+    /// 0 for frames other than rows, and without marks.
     pub fn marks(&self) -> Result<u8, WalError> {
         if !self.scan.as_ref().is_some_and(|scan| scan.table.is_marked) {
             return Ok(0);
@@ -252,7 +246,6 @@ impl<T: Transport> TableStream<T> {
         }
     }
 
-    /// Begins a transaction if there is a row for it; otherwise ends the stream.
     fn first_frame(&mut self) -> Result<Option<Shown>, WalError> {
         loop {
             if self.scan.is_none() {
@@ -342,7 +335,6 @@ impl<T: Transport> TableStream<T> {
                     channel.buffer.consume(head);
                     self.number += 1;
                 }
-                // Start; end; number of rows.
                 b'H' | b'c' | b'C' => channel.buffer.consume(head),
                 b'Z' => {
                     channel.buffer.consume(head);
@@ -399,7 +391,7 @@ impl<T: Transport> TableStream<T> {
         if self.is_done() { self.positions.end } else { self.positions.first }
     }
 
-    /// Bytes read since the first table was requested, including framing.
+    /// Including framing.
     pub fn received_bytes(&self) -> u64 {
         self.connection.bytes_read() - self.bytes_before
     }
@@ -438,7 +430,7 @@ const fn end_of(commit_lsn: Lsn) -> Lsn {
     Lsn::new(commit_lsn.get() + POSITIONS)
 }
 
-/// Microseconds since 1970; saturates at 0.
+/// Saturates at 0.
 fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

@@ -1,7 +1,5 @@
-//! What to read from one table: its columns, their order, and which rows.
-//!
-//! Input: a [`ScanRequest`]. Output: a [`TableScan`] with its COPY command. Invariant: the caller
-//! has locked the table ([`super::lock_tables`]).
+//! What to read from one table, and its COPY command. Invariant: the caller has locked the table
+//! ([`super::lock_tables`]).
 
 use super::columns::{RowColumn, columns_sql};
 use super::copy_text::Shape;
@@ -12,16 +10,15 @@ use postrider_core::outbox::TableName;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanRequest {
     pub table: TableName,
-    /// Identifies the table in the core.
     pub table_oid: u32,
-    /// True if partitions' rows belong to it; an inheriting table's rows do not.
+    /// True if partitions' rows belong to the table; an inheriting table's rows do not.
     pub is_partitioned: bool,
-    /// Columns that define the order; empty: any order.
+    /// Empty: any order.
     pub order_by: Vec<OrderColumn>,
-    /// Columns to show; empty: all. The order's columns are read, too.
+    /// Empty: all. The order's columns are read, too.
     pub columns: Vec<String>,
     pub condition: Option<String>,
-    /// Only rows behind the one with these values of `order_by`.
+    /// Values of `order_by` of the row behind which reading starts.
     pub after: Option<Vec<String>>,
     /// SQL for each row's mark ([`super::TableStream::marks`]): a number from 0 to 255.
     pub marks: Option<String>,
@@ -30,7 +27,7 @@ pub struct ScanRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderColumn {
     pub name: String,
-    /// Value that replaces NULL; `None`: the column is NOT NULL.
+    /// Replaces NULL; `None`: the column is NOT NULL.
     pub null_as: Option<&'static str>,
 }
 
@@ -53,7 +50,7 @@ pub struct TableScan {
     pub(super) table: TableName,
     pub(super) table_oid: u32,
     pub(super) columns: Vec<RowColumn>,
-    /// Number of sent columns; the others serve only for the order.
+    /// The other columns serve only for the order.
     pub(super) sent: usize,
     pub(super) order: Vec<(usize, OrderColumn)>,
     pub(super) is_marked: bool,
@@ -110,10 +107,10 @@ impl ScanRequest {
     }
 }
 
-/// SQL condition: the row comes behind the one with these values.
+/// Condition: the row comes behind the one with these values.
 pub fn sql_after(order_by: &[OrderColumn], values: &[String]) -> String {
     let order: Vec<String> = order_by.iter().map(OrderColumn::sql).collect();
-    // A literal takes the type of the column with which it is compared.
+    // A literal takes the type of the column.
     let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
     format!("({}) > ({})", order.join(", "), values.join(", "))
 }
@@ -128,7 +125,7 @@ impl TableScan {
         Shape { columns: self.columns.len() + usize::from(self.is_marked), sent: self.sent }
     }
 
-    /// Columns whose values are kept: the order's, then the mark.
+    /// The order's columns, then the mark.
     pub(super) fn kept(&self) -> Vec<usize> {
         let order = self.order.iter().map(|(at, _)| *at);
         order.chain(self.is_marked.then_some(self.columns.len())).collect()
@@ -140,7 +137,7 @@ impl TableScan {
     }
 }
 
-/// Number of rows by the server's statistics. A plan without a number counts as 0.
+/// Number of rows by statistics. A plan without a number counts as 0.
 pub fn expected_rows<T: Transport>(
     scans: &[TableScan],
     connection: &mut Connection<T>,
@@ -165,7 +162,6 @@ pub(in crate::wal) fn sql_name(table: &TableName) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(&table.name))
 }
 
-/// SQL for a table's own rows, including its partitions'.
 pub fn sql_rows(table: &TableName, is_partitioned: bool) -> String {
     let name = sql_name(table);
     if is_partitioned { name } else { format!("ONLY {name}") }

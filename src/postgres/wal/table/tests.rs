@@ -38,7 +38,7 @@ fn stream(wire: Vec<u8>, piece: usize, scans: Vec<TableScan>) -> TableStream<Scr
     TableStream::begin(connection, scans, positions)
 }
 
-/// One letter per frame, with the number of a row.
+/// A letter per frame, with the number of a row.
 fn drain(stream: &mut TableStream<Script>) -> (Vec<String>, Option<WalError>) {
     let (mut seen, mut idle) = (Vec::new(), 0);
     while idle < 5 && !stream.is_done() {
