@@ -1,18 +1,17 @@
 //! The flat read buffer of the replication connection: lends whole messages in place.
 //!
-//! Input: bytes, read into `room`. Output: borrowed messages. A message over the size limit is an
-//! error, or passes piece by piece on request. Invariant: a message's declared length is compared
-//! with the limit before room is made for it. Room grows with the received bytes, at most doubling.
-//! Upholds G3 and G7.
+//! A message over the size limit is an error, or passes piece by piece on request. Invariant: a
+//! message's declared length is compared with the limit before room is made for it. Room grows with
+//! the received bytes, at most doubling. Upholds G3 and G7.
 
 use super::error::WalError;
 
-/// Steady-state capacity: the output of a busy walsender in 30 ms. Unused pages stay untouched.
+/// Output of a busy walsender in 30 ms. Unused pages stay untouched.
 pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 
-/// With less room than this, the unread rest moves to the front before a read, if it is not longer
-/// than the part already read. Each byte then moves at most once. Moving for each 16 KiB read took
-/// a tenth of a backlog's CPU time.
+/// Room below which the unread rest moves to the front, if it is not longer than the part already
+/// read. Each byte moves at most once. Moving for each 16 KiB read took a tenth of a backlog's CPU
+/// time.
 const ROOM_BYTES_MIN: usize = 64 * 1024;
 
 /// Tag and length.
@@ -30,7 +29,6 @@ pub(super) struct ReadBuffer {
     start: usize,
     end: usize,
     message_bytes_max: usize,
-    /// Bytes of an oversized message that are still to pass.
     passing: usize,
 }
 
@@ -53,14 +51,14 @@ impl ReadBuffer {
         self.bytes.split_at(self.end).0.split_at(self.start).1
     }
 
-    /// The first message's head, whole or not; `None` while a message passes.
+    /// Head of the first message, whole or not; `None` while a message passes.
     #[inline]
     fn declared(&self) -> Result<Option<Head>, WalError> {
         if self.passing > 0 {
             return Ok(None);
         }
         let [tag, a, b, c, d, ..] = *self.unread() else { return Ok(None) };
-        // A signed number, like every length of the protocol.
+        // Every length of the protocol is signed.
         let Ok(length) = usize::try_from(i32::from_be_bytes([a, b, c, d])) else {
             return Err(WalError::Protocol("a negative length"));
         };
@@ -70,8 +68,7 @@ impl ReadBuffer {
         Ok(Some(Head { tag, bytes: length + 1 }))
     }
 
-    /// The first whole message's head. An oversized message is an error until [`ReadBuffer::pass`]
-    /// is called.
+    /// Head of a whole message. An oversized one is an error until [`ReadBuffer::pass`] is called.
     #[inline]
     pub(super) fn head(&self) -> Result<Option<Head>, WalError> {
         let Some(head) = self.declared()? else { return Ok(None) };
@@ -90,7 +87,7 @@ impl ReadBuffer {
         self.unread().get(HEADER_BYTES..HEADER_BYTES + bytes)
     }
 
-    /// Passes the first message in pieces from now on, without the unwanted bytes at the start.
+    /// Passes the message in pieces, without the unwanted bytes at the start.
     pub(super) fn pass(&mut self, bytes: usize, unwanted: usize) {
         let skipped = HEADER_BYTES + unwanted;
         assert!(skipped <= self.len() && skipped <= bytes, "only what is there is passed over");
@@ -106,7 +103,7 @@ impl ReadBuffer {
         self.unread().split_at(self.passing.min(self.len())).0
     }
 
-    /// Drops this piece; true once the whole message has passed.
+    /// True once the whole message has passed.
     pub(super) fn pass_piece(&mut self) -> bool {
         let passed = self.passing.min(self.len());
         self.start += passed;
@@ -130,7 +127,7 @@ impl ReadBuffer {
         self.start += head.bytes;
     }
 
-    /// Room for the next read; empty if the buffer is full of whole messages (back-pressure).
+    /// Empty if the buffer is full of whole messages (back-pressure).
     pub(super) fn room(&mut self) -> Result<&mut [u8], WalError> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -151,7 +148,7 @@ impl ReadBuffer {
         Ok(self.bytes.split_at_mut(self.end).1)
     }
 
-    /// True if the rest is short, or nothing can be read without moving it.
+    /// The rest is short, or nothing can be read without moving it.
     fn is_worth_moving(&self) -> bool {
         self.len() <= self.start || !matches!(self.head(), Ok(Some(_)))
     }
@@ -161,7 +158,7 @@ impl ReadBuffer {
         self.end += bytes;
     }
 
-    /// Releases the capacity of a large message, once everything is read.
+    /// Releases the capacity of a large message.
     pub(super) fn shrink(&mut self) {
         if self.start == self.end && self.bytes.len() > BASE_BYTES {
             (self.start, self.end) = (0, 0);
@@ -276,7 +273,7 @@ mod tests {
         let (one, step) = (message(b'd', 400), 16 * 1024);
         let (mut wire, mut consumed, mut moved) = (Vec::new(), 0, 0);
         while consumed < 8 * BASE_BYTES {
-            // The server is always ahead: every read fills the room.
+            // The server is always ahead.
             while wire.len() < BASE_BYTES {
                 wire.extend_from_slice(&one);
             }

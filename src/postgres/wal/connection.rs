@@ -1,9 +1,8 @@
 //! A replication connection before it streams: logs in, runs queries, starts the stream.
 //!
-//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, facts about the server,
-//! and finally a [`Stream`]. If the server refuses START_REPLICATION, the connection remains
-//! usable. Invariant: the server fits `target_session_attrs`. The text format of all values (dates,
-//! floats, bytea) does not depend on role or database.
+//! Output: rows of queries, facts about the server, and finally a [`Stream`]. Invariant: the server
+//! fits `target_session_attrs`. The text format of all values (dates, floats, bytea) does not
+//! depend on role or database.
 
 mod rows;
 mod slot;
@@ -26,23 +25,22 @@ use crate::libpq::{Endpoint, TargetSessionAttrs as Wanted};
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::Charset;
 
-/// Default limit for a frame: far above a broker's limit (1 MiB by default), so that a row that is
-/// too large becomes a dead letter.
+/// Far above a broker's limit (1 MiB by default), so that a row that is too large becomes a dead
+/// letter.
 pub const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// Limit for an answer, which usually takes milliseconds.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Settings that fix the text of values, send warnings and remove limits. A stream is one
-/// transaction to the server, which a time limit would end. They are set after the login, because
-/// poolers refuse a login that names them, and old servers one that names a later version's limit.
+/// Settings that fix the text of values, send warnings and remove limits, which would end a stream.
+/// The settings follow the login, because poolers refuse a login that names them, and old servers
+/// one with a later version's limit.
 const CANONICAL: [(&str, &str); 11] = [
     ("TimeZone", "UTC"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
     ("extra_float_digits", "3"),
     ("bytea_output", "hex"),
-    // PostgreSQL 18 only warns if a publication did not exist when a row was written.
+    // PostgreSQL 18 only warns about a missing publication.
     ("client_min_messages", "notice"),
     ("statement_timeout", "0"),
     ("lock_timeout", "0"),
@@ -53,20 +51,18 @@ const CANONICAL: [(&str, &str); 11] = [
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StreamEncoding {
-    /// The database's encoding, or the server converts to UTF-8. A character without an equivalent
-    /// breaks the stream for good.
+    /// A character without an equivalent breaks the stream for good.
     #[default]
     Utf8,
-    /// The unknown encoding of an SQL_ASCII database. The server cannot convert its bytes: the
-    /// first one above 127 would break the stream for good.
+    /// Encoding of an SQL_ASCII database. The server cannot convert bytes above 127, which would
+    /// break the stream for good.
     Unknown,
-    /// The database's single-byte encoding. The reader converts it.
+    /// The reader converts the database's single-byte encoding.
     Own(Arc<Charset>),
 }
 
 impl StreamEncoding {
-    /// An encoding by Postgres's name. `characters`: the character of each byte from 128 on; `None`
-    /// without an equivalent in UTF-8.
+    /// `characters`: of the bytes from 128 on; `None` without an equivalent in UTF-8.
     pub fn own(name: &str, characters: [Option<char>; 128]) -> Self {
         Self::Own(Arc::new(Charset::new(name.to_owned(), characters)))
     }
@@ -74,12 +70,11 @@ impl StreamEncoding {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionParams {
-    /// Limit in bytes; larger frames are refused before anything is allocated for them.
+    /// Larger frames are refused before anything is allocated for them.
     pub frame_bytes_max: usize,
-    /// Limit for the answer to one command.
     pub reply_timeout: Duration,
     pub encoding: StreamEncoding,
-    /// True if `pg_logical_emit_message` messages are sent too. Requires PostgreSQL 14.
+    /// `pg_logical_emit_message`; requires PostgreSQL 14.
     pub messages: bool,
     pub replicates: bool,
 }
@@ -98,28 +93,26 @@ impl Default for SessionParams {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemIdentity {
-    /// System identifier. A restored backup shares it with its origin.
+    /// A restored backup shares the identifier with its origin.
     pub system_id: String,
-    /// The timeline, which a promotion increments.
     pub timeline: u32,
     pub flushed: Lsn,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerProcess {
-    /// The server's own process id. The login may have reported a proxy's.
+    /// The login may have reported a proxy's process.
     pub pid: i32,
-    /// The server's start time, in microseconds since the Unix epoch. It is unique, while standbys
-    /// and copies share process ids and system identifiers.
+    /// Microseconds since the Unix epoch. Unique, while standbys and copies share process ids and
+    /// system identifiers.
     pub server_started_us: i64,
 }
 
 pub type TextRow = Vec<Option<String>>;
 
-/// Streaming could not start; the connection is returned unless the server has ended it.
+/// The connection is returned unless the server has ended it.
 #[derive(Debug)]
 pub struct StartRefused<T = Wire> {
-    /// Usable for another attempt.
     pub connection: Option<Connection<T>>,
     pub error: WalError,
 }
@@ -133,7 +126,6 @@ pub struct Connection<T = Wire> {
 }
 
 impl Connection<Wire> {
-    /// Connects to the first acceptable server and logs in with the current secrets.
     pub fn open(info: &ConnectInfo, params: &SessionParams) -> Result<Self, WalError> {
         let info = &info.renewed()?;
         if info.target_session_attrs == Wanted::PreferStandby {
@@ -208,7 +200,7 @@ impl<T: Transport> Connection<T> {
         self.answer(deadline)
     }
 
-    /// Runs a command without a time limit, because it waits for other sessions.
+    /// No time limit, because the command waits for other sessions.
     pub fn patient_query(&mut self, sql: &str) -> Result<Vec<TextRow>, WalError> {
         self.send_command(sql)?;
         self.answer(None)
@@ -267,7 +259,7 @@ impl<T: Transport> Connection<T> {
         })
     }
 
-    /// Ancestors of a timeline. Empty for the first timeline, or without a history file.
+    /// Empty for the first timeline, or without a history file.
     pub fn timeline_history(&mut self, timeline: u32) -> Result<TimelineHistory, WalError> {
         const UNDEFINED_FILE: &str = "58P01";
         if timeline <= 1 {
@@ -283,9 +275,8 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// Starts streaming from `start` or, if that is lower, from the slot's acknowledged position.
-    /// `start` must come from this cluster: the server silently accepts a future position, and
-    /// earlier rows are then lost.
+    /// Streams from `start` or, if lower, the slot's acknowledged position. `start` must come from
+    /// this cluster: the server silently accepts a future position, and earlier rows are then lost.
     pub fn start(
         mut self,
         slot: &str,
@@ -320,7 +311,6 @@ impl<T: Transport> Connection<T> {
             StreamEncoding::Utf8 | StreamEncoding::Unknown => self.send_command(&command)?,
             StreamEncoding::Own(charset) => {
                 let Some(command) = charset.encode(&command) else {
-                    // The name does not exist in its encoding.
                     let (publication, slot) = (publication.to_owned(), slot.to_owned());
                     return Err(WalError::PublicationMissing { publication, slot });
                 };
@@ -370,7 +360,7 @@ impl<T: Transport> Connection<T> {
         self.session
     }
 
-    /// Switches both directions to this encoding; `None` is UTF8.
+    /// `None` is UTF8.
     fn speak(&mut self, charset: Option<Arc<Charset>>) -> Result<(), WalError> {
         if self.session.charset == charset {
             return Ok(());
@@ -412,7 +402,6 @@ impl<T: Transport> Connection<T> {
         &self.endpoint
     }
 
-    /// A setting that the server reported at login, for example `server_version`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.session.parameter(name)
     }
@@ -422,7 +411,6 @@ impl<T: Transport> Connection<T> {
     }
 }
 
-/// True if the server ends the connection after this error.
 fn is_fatal(error: Option<&WalError>) -> bool {
     let Some(WalError::Server(server) | WalError::SlotHeld { server, .. }) = error else {
         return false;

@@ -57,12 +57,12 @@ pub(crate) fn order(info: &ConnectInfo) -> Vec<&Endpoint> {
     order
 }
 
-/// True if TLS is tried; unix sockets never use it, as in libpq.
+/// Unix sockets never use TLS, as in libpq.
 pub(crate) fn uses_tls(info: &ConnectInfo, endpoint: &Endpoint) -> bool {
     info.tls.mode != SslMode::Disable && endpoint.socket_path().is_none()
 }
 
-/// `sslmode=prefer`: the handshake failed, or pg_hba.conf has no line for encrypted connections.
+/// The handshake failed, or pg_hba.conf has no line for encrypted connections.
 pub(crate) fn may_retry_without_tls(info: &ConnectInfo, error: &WalError) -> bool {
     let failed = match error {
         WalError::TlsHandshake { .. } => true,
@@ -72,7 +72,6 @@ pub(crate) fn may_retry_without_tls(info: &ConnectInfo, error: &WalError) -> boo
     failed && info.tls.mode == SslMode::Prefer
 }
 
-/// The most informative error of all attempts.
 pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
     let all_unreachable: Option<Vec<_>> = failures
         .iter()
@@ -95,7 +94,7 @@ pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
 }
 
 pub(crate) struct SessionCheck {
-    /// Returns one row with one text.
+    /// A row with one text.
     pub(crate) sql: &'static str,
     pub(crate) expected: &'static str,
     pub(crate) name: &'static str,
@@ -134,8 +133,8 @@ fn pipe(
     wire.start_tls(Arc::clone(config), endpoint, deadline)
 }
 
-/// Asks the server for TLS. Reads exactly one byte: anything an attacker adds in clear text becomes
-/// part of the handshake and breaks it (CVE-2021-23222).
+/// Reads exactly one byte: anything an attacker adds in clear text becomes part of the handshake
+/// and breaks it (CVE-2021-23222).
 fn offers_tls(wire: &mut Wire, deadline: Option<Instant>) -> Result<bool, WalError> {
     const DOING: &str = "asking for TLS";
     let io = |error: std::io::Error| WalError::Io(error.to_string());

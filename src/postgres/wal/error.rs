@@ -1,8 +1,8 @@
 //! Errors of the replication connection, and their remedies.
 //!
-//! Output: [`WalError`] with a hint and a [`Class`] that decides retry and exit code. Invariant: a
-//! new session fixes an error ([`Class::Transient`], [`Class::Held`]), or a human must act. No
-//! error contains row content or a password: DETAIL may quote rows, so it is never kept.
+//! A new session fixes an error ([`Class::Transient`], [`Class::Held`]), or a human must act.
+//! Invariant: no error contains row content or a password. DETAIL may quote rows, so it is never
+//! kept.
 
 use std::fmt;
 
@@ -10,7 +10,6 @@ use crate::certificate::{CertificateRefusal, Fault};
 use crate::libpq::{AuthMethod, ConnectInfo, Endpoint, RequireAuth};
 use postrider_core::pgoutput::DecodeError;
 
-/// Class of an error, which decides the process's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Temporary: retry with back-off; 69 after the time limit.
@@ -38,8 +37,8 @@ impl Class {
         matches!(self, Self::Transient | Self::Held)
     }
 
-    /// Class of a SQLSTATE (PostgreSQL documentation, appendix A). Unknown codes count as
-    /// temporary, because stopping for good would be worse.
+    /// PostgreSQL documentation, appendix A. Unknown codes count as temporary, because stopping for
+    /// good would be worse.
     pub fn of_sqlstate(code: &str) -> Self {
         match code {
             "55006" => Self::Held,
@@ -56,20 +55,18 @@ impl Class {
     }
 }
 
-/// The safe parts of an ErrorResponse or NoticeResponse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerMessage {
-    /// `ERROR`, `FATAL`, `WARNING`, ..., not translated.
+    /// Severity, not translated.
     pub severity: String,
     pub code: String,
     pub message: String,
     pub hint: String,
-    /// The server's C function, which is not translated.
+    /// C function, not translated.
     pub routine: String,
 }
 
 impl ServerMessage {
-    /// Adds the password's source to the hint if the server refuses the password.
     #[must_use]
     pub fn of_login(self, info: &ConnectInfo) -> Self {
         let is_refused = self.code == "28P01" && self.hint.is_empty();
@@ -112,11 +109,10 @@ pub enum WalError {
     SlotHeld { slot: String, server: Box<ServerMessage> },
     #[error("Postgres: {0}")]
     Server(Box<ServerMessage>),
-    /// A pooler answers, and this session cannot pass it.
     #[error("the server is a connection pooler such as PgBouncer: {found}")]
     Pooler { found: String, kept_out: KeptOut },
-    /// The publication did not exist when a row of the slot was written. PostgreSQL up to 17 ends
-    /// the stream there; 18 only warns and skips the row.
+    /// PostgreSQL up to 17 ends the stream at a row written without the publication; 18 only warns
+    /// and skips the row.
     #[error(
         "publication `{publication}` did not exist when the next change of slot `{slot}` was written, so rows would \
          be lost"
@@ -124,7 +120,7 @@ pub enum WalError {
     PublicationMissing { publication: String, slot: String },
     #[error("Postgres closed the connection")]
     Closed,
-    /// The server does not answer pings: the network has failed, or the server hangs.
+    /// The network has failed, or the server hangs.
     #[error("Postgres has sent nothing for {seconds} s, though it was asked to")]
     Silent { seconds: u64 },
     #[error("Postgres ended the replication stream; it is shutting down")]
@@ -133,7 +129,6 @@ pub enum WalError {
     Io(String),
     #[error("malformed message from Postgres: {0}")]
     Protocol(&'static str),
-    /// A message other than a row is too large.
     #[error("message 0x{tag:02X} from Postgres has {bytes} bytes, more than the limit of {limit}")]
     MessageTooLarge { tag: u8, bytes: usize, limit: usize },
     #[error("a row of table {table} has {bytes} bytes as text, more than the limit of {limit}")]
@@ -160,10 +155,8 @@ pub enum WalError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptOut {
     Replication,
-    /// A parameter of the login, for example `options`.
     Parameter,
     Session,
-    /// A login, by the pooler's own configuration.
     Login,
 }
 
@@ -191,9 +184,8 @@ impl KeptOut {
     }
 }
 
-/// Beginnings of the messages with which PgBouncer's configuration refuses a login (`client.c`,
-/// 1.12 to 1.24). `bouncer config error` is missing, because a restarting PgBouncer also returns
-/// it.
+/// PgBouncer's refusals by its own configuration (`client.c`, 1.12 to 1.24). `bouncer config error`
+/// is missing, because a restarting PgBouncer also returns it.
 const LOGIN_BY_POOLER: [&str; 5] = [
     "no such database",
     "no such user",
@@ -203,7 +195,7 @@ const LOGIN_BY_POOLER: [&str; 5] = [
 ];
 
 impl WalError {
-    /// Classifies a server's message, or a pooler's by its wording.
+    /// Recognises a pooler by its wording.
     pub(crate) fn of_server(message: ServerMessage) -> Self {
         let kept_out = match message.code.as_str() {
             // PgBouncer's messages exist only in English.
@@ -214,14 +206,12 @@ impl WalError {
             "08P01" if LOGIN_BY_POOLER.iter().any(|said| message.message.starts_with(said)) => {
                 KeptOut::Login
             }
-            // A statement prepared in this session is unknown, or another session's exists.
             "26000" | "42P05" => KeptOut::Session,
             _ => return Self::Server(Box::new(message)),
         };
         Self::Pooler { found: message.to_string(), kept_out }
     }
 
-    /// Two sessions or transactions do not use server processes as expected.
     pub(crate) fn of_shared_process(found: String) -> Self {
         Self::Pooler { found, kept_out: KeptOut::Session }
     }
@@ -245,7 +235,7 @@ impl WalError {
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
     }
 
-    /// The server asks for a method that `require_auth` forbids. The client has not answered.
+    /// Refusal of a method that `require_auth` forbids. The client has not answered the server.
     pub(crate) fn unwanted(endpoint: &Endpoint, asked: AuthMethod, required: &RequireAuth) -> Self {
         let reason = format!("it {asked}, which require_auth={required} does not permit");
         let hint = "check that host and port are those of the right server; then let its pg_hba.conf \
@@ -295,15 +285,13 @@ impl WalError {
         }
     }
 
-    /// True for the server's own shutdown messages: `admin_shutdown`, `crash_shutdown`,
-    /// `cannot_connect_now`.
+    /// `admin_shutdown`, `crash_shutdown`, `cannot_connect_now`.
     pub fn says_shutdown(&self) -> bool {
         let codes = ["57P01", "57P02", "57P03"];
         matches!(self, Self::Server(server) if codes.contains(&server.code.as_str()))
     }
 
-    /// True if the login failed or was not possible: a password change looks like this. 28000 is a
-    /// role being created or renamed.
+    /// A password change looks like a refused login. 28000 is a role being created or renamed.
     pub fn is_login_refused(&self) -> bool {
         match self {
             Self::PasswordMissing { .. }
@@ -314,8 +302,8 @@ impl WalError {
         }
     }
 
-    /// True if the server refused the relay for a reason that may be temporary, so that nothing
-    /// about the source was learned. After a login, no `FATAL` error needs a person.
+    /// True for a refusal that may be temporary, so that nothing about the source was learned.
+    /// After a login, no `FATAL` error needs a person.
     pub fn is_refused_at_connect(&self) -> bool {
         match self {
             Self::TlsNotOffered { .. }
@@ -350,8 +338,7 @@ impl WalError {
         matches!(self, Self::Server(_) | Self::PublicationMissing { .. })
     }
 
-    /// True if pg_hba.conf has no line for this login, or rejects it. Another password does not
-    /// help, but another role might.
+    /// pg_hba.conf has no line for this login, or rejects it: another role might help.
     pub fn is_barred_by_hba(&self) -> bool {
         matches!(self, Self::Server(message)
             if message.code == "28000" && message.routine == LOGIN_BY_HBA)
@@ -432,13 +419,13 @@ pub const REPAIR_UNREADABLE: &str = "It sends the rows that are missing in Kafka
     those that were written meanwhile, and replaces the slot. Rows that were deleted from the outbox undelivered, and \
     logical messages, are lost";
 
-/// The remedy if a list of hosts led to a standby, but the slot is on the primary.
+/// A list of hosts led to a standby, but the slot is on the primary.
 pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another \
     server is promoted: the relay tries again, and every row stays in Postgres; to skip standbys \
     from the start: target_session_attrs=read-write in source.url";
 
 /// True if a standby reports that it only synchronises the slot (17 and later). A translated
-/// message (`lc_messages`) is not recognised, but the slot was checked before.
+/// message is not recognised, but the slot was checked before.
 fn is_copied_slot(message: &ServerMessage) -> bool {
     message.code == "55000"
         && message.routine == "CreateDecodingContext"
@@ -471,9 +458,8 @@ const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postg
                               the row is delivered (nothing is lost): see `A row that Postgres \
                               itself cannot send` in docs/operations/large-rows.md";
 
-/// Routines in which the server checks pg_hba.conf (`libpq/auth.c`), the role
-/// (`utils/init/miscinit.c`) and the database (`postinit.c`). Messages are translated, routine
-/// names are not.
+/// Routines that check pg_hba.conf (`libpq/auth.c`), the role (`utils/init/miscinit.c`) and the
+/// database (`postinit.c`). Messages are translated, routine names are not.
 const LOGIN_BY_HBA: &str = "ClientAuthentication";
 const LOGIN_OF_ROLE: &str = "InitializeSessionUserId";
 const LOGIN_TO_DATABASE: &str = "CheckMyDatabase";
@@ -484,13 +470,13 @@ fn is_unsendable(message: &ServerMessage) -> bool {
         || message.code == "XX000" && message.message.contains("invalid memory alloc request size")
 }
 
-/// Limit in an error about `max_wal_senders`: `(currently 10)`, in every language.
+/// Limit in the message: `(currently 10)`, in every language.
 fn wal_senders(message: &ServerMessage) -> Option<i64> {
     let (_, rest) = message.message.split_once("max_wal_senders")?;
     rest.split(|char: char| !char.is_ascii_digit()).find_map(|number| number.parse().ok())
 }
 
-/// Statement that adds four slots or walsenders after a restart of the server.
+/// Statement that adds four, after a restart of the server.
 pub fn raise_limit(setting: &str, now: i64) -> String {
     format!("ALTER SYSTEM SET {setting} = {};", now.saturating_add(4))
 }
@@ -499,7 +485,6 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {
         _ if is_unsendable(message) => UNSENDABLE,
         "22P05" | "22021" => UNTRANSLATABLE,
-        // A login's hint names the password's source.
         "28P01" if message.hint.is_empty() => {
             "the password is wrong, the role has none, or there is no such role"
         }

@@ -1,8 +1,8 @@
 //! Tests whether a slot's log can be decoded from the slot's position on.
 //!
-//! Input: a slot and its publication. Output: a [`Readability`]. Invariant: nothing is
-//! acknowledged; a temporary copy of the slot is read unless the caller permits otherwise. Catalog
-//! checks cannot replace this: PostgreSQL decodes a change with the catalogs of its time.
+//! Invariant: nothing is acknowledged; a temporary copy of the slot is read unless the caller
+//! permits otherwise. Catalog checks cannot replace this: PostgreSQL decodes a change with the
+//! catalogs of its time.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,6 @@ use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::{Message, decode};
 
-/// Interval of calls to the caller, and of requests for the server's position.
 const TICK: Duration = Duration::from_millis(200);
 /// Time without news after which the server has sent the whole log.
 const QUIET: Duration = Duration::from_secs(5);
@@ -23,13 +22,13 @@ const FINISH_LIMIT: Duration = Duration::from_secs(2);
 const NO_ROOM: &str = "all replication slots of the server are in use, and a copy of the slot needs one: raise \
                        max_replication_slots by one";
 
-/// Reads that must fail at one position, because a proxy may have damaged a message.
+/// A proxy may have damaged a message once.
 const READS: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readability {
     Readable,
-    /// Every session fails with this error, at a change that the slot keeps.
+    /// Every session fails with this error.
     Unreadable(WalError),
     Unknown(String),
 }
@@ -41,12 +40,12 @@ pub struct LogProbe<'a> {
     pub params: &'a SessionParams,
     pub slot: &'a str,
     pub publication: &'a str,
-    /// True if the slot itself may be read, for lack of room for a copy.
+    /// The slot itself may be read, for lack of room for a copy.
     pub takes_slot: bool,
 }
 
 impl LogProbe<'_> {
-    /// Reads up to the log's end, or until `goes_on(position, end)` is false.
+    /// Reads to the log's end, or until `goes_on(position, end)` is false.
     pub fn run(&self, goes_on: &dyn Fn(Lsn, Lsn) -> bool) -> Result<Readability, WalError> {
         agreed(|| {
             let mut at = Lsn::ZERO;
@@ -54,7 +53,7 @@ impl LogProbe<'_> {
         })
     }
 
-    /// One read. `at` becomes the position of its last change.
+    /// `at` becomes the position of the last change.
     fn read(
         &self,
         at: &mut Lsn,

@@ -1,8 +1,7 @@
 //! Protocol messages over a transport, shared by login, queries and streaming.
 //!
-//! Input: bytes of a [`Transport`], and queued bytes to send. Output: messages. Asynchronous ones
-//! (notices, parameter changes) are stored separately. Invariant: their number is bounded (G3);
-//! nothing waits past its deadline.
+//! Invariant: the number of stored notices and parameters is bounded (G3); nothing waits past its
+//! deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -18,7 +17,7 @@ use super::error::{ServerMessage, WalError};
 use super::transport::Transport;
 use postrider_core::pgoutput::Charset;
 
-/// Limit before the login, when messages are small (libpq's own limit is 30,000 bytes).
+/// libpq's own limit is 30,000 bytes.
 const MESSAGE_BYTES_MAX_BEFORE_LOGIN: usize = 64 * 1024;
 
 /// The oldest notices are dropped.
@@ -39,7 +38,7 @@ pub(super) fn remaining(
 }
 
 pub(super) enum Incoming {
-    /// CopyBothResponse, which postgres-protocol does not support: streaming begins.
+    /// postgres-protocol does not support CopyBothResponse.
     CopyBoth,
     Message(Message),
 }
@@ -51,11 +50,10 @@ pub(super) struct MessageChannel<T> {
     /// Including framing.
     pub(super) bytes_read: u64,
     outgoing: VecDeque<u8>,
-    /// True if a write found that the peer no longer listens.
+    /// The peer no longer listens.
     unheard: bool,
     pub(super) charset: Option<Arc<Charset>>,
     notices: VecDeque<ServerMessage>,
-    /// True if a NotificationResponse has arrived since the last reset.
     pub(super) is_notified: bool,
     parameters: BTreeMap<String, String>,
 }
@@ -75,7 +73,7 @@ impl<T: Transport> MessageChannel<T> {
         }
     }
 
-    /// Reads once; returns 0 if nothing is available or fits.
+    /// Returns 0 if nothing is available or fits.
     pub(super) fn read_available(&mut self) -> Result<usize, WalError> {
         let room = self.buffer.room()?;
         if room.is_empty() {
@@ -111,9 +109,8 @@ impl<T: Transport> MessageChannel<T> {
         !self.outgoing.is_empty()
     }
 
-    /// Sends without waiting; true if nothing is left, or if the peer no longer listens. The peer's
-    /// last message then gives the reason. If the caller has not read it by its next write, that
-    /// write fails.
+    /// True if nothing is left, or if the peer no longer listens. The peer's last message then
+    /// gives the reason. If the caller has not read it by its next write, that write fails.
     pub(super) fn push_out(&mut self) -> Result<bool, WalError> {
         if self.unheard && self.outgoing.is_empty() {
             return Ok(true);
@@ -196,13 +193,12 @@ impl<T: Transport> MessageChannel<T> {
         }
     }
 
-    /// Takes an asynchronous message; false for others.
+    /// Notices, parameters, notifications; false for others.
     pub(super) fn set_aside(&mut self, head: Head) -> Result<bool, WalError> {
         match head.tag {
             b'A' => self.is_notified = true,
             b'N' | b'S' => {}
-            // NegotiateProtocolVersion: the client requests 3.0 without extensions, so nothing is
-            // denied.
+            // The client requests protocol 3.0 without extensions, so nothing is denied.
             b'v' => {
                 self.buffer.consume(head);
                 return Ok(true);

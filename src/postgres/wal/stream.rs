@@ -1,10 +1,9 @@
 //! The replication stream: frames in, acknowledgements out, and an orderly end (`finish`).
 //!
-//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; an excerpt
-//! of an oversized frame. Invariant: an acknowledged position was received in this session and
-//! never decreases (upholds G1: the server silently accepts a later position, and rows would be
-//! lost). A full buffer stops reading but not acknowledging (G3). Malformed bytes are an error
-//! (G7).
+//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer. Invariant:
+//! an acknowledged position was received in this session and never decreases (upholds G1: the
+//! server silently accepts a later position). A full buffer stops reading but not acknowledging
+//! (G3). Malformed bytes are an error (G7).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,19 +18,18 @@ use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
 use postrider_core::pgoutput::Excerpt;
 
-/// Seconds from 1970 to 2000, Postgres's epoch.
+/// Postgres's epoch: seconds from 1970 to 2000.
 const POSTGRES_EPOCH_S: u64 = 946_684_800;
 
 /// CopyData header, then: tag, three positions, a time, a flag.
 const STATUS_BYTES: usize = 39;
 
-/// CopyDone and Terminate consist of a tag and a length.
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
 const ENDING: &str = "ending the stream";
 
-/// Bytes before the pgoutput message: a tag, two positions, a time.
+/// A tag, two positions, a time.
 const XLOG_DATA_BYTES: usize = 25;
 
 #[derive(Debug)]
@@ -47,9 +45,8 @@ pub struct Stream<T = Wire> {
     received: Lsn,
     bytes_before: u64,
     acknowledged: Lsn,
-    /// A status that the full socket delayed; requests a reply if true.
+    /// A status that the full socket delayed; true: requests a reply.
     owed: Option<bool>,
-    /// The oversized frame that passes, or was not consumed yet.
     large: Option<Box<Large>>,
 }
 
@@ -61,7 +58,7 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// Takes its buffered bytes; true once all of it has passed.
+    /// True once all of it has passed.
     pub(super) fn take_from(&mut self, buffer: &mut ReadBuffer) -> Result<bool, WalError> {
         if buffer.passing() == 0 {
             return Ok(true);
@@ -76,7 +73,7 @@ impl Large {
 }
 
 impl<T: Transport> Stream<T> {
-    /// A running stream over any transport, for benches and fuzzing without a server.
+    /// Stream for benches and fuzzing without a server.
     pub fn over(transport: T, frame_bytes_max: usize) -> Self {
         let mut channel = MessageChannel::new(transport);
         channel.buffer.set_limit(frame_bytes_max);
@@ -90,9 +87,8 @@ impl<T: Transport> Stream<T> {
         Self { channel, names, received, bytes_before, acknowledged, owed: None, large: None }
     }
 
-    /// Reads available bytes in one system call; otherwise waits at most `wait`. Returns the number
-    /// of bytes: 0 without input or if the buffer is full of whole frames. Also sends the rest of
-    /// an earlier call.
+    /// Reads in one system call, or waits at most `wait`. Returns 0 without input or if the buffer
+    /// is full of whole frames.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.push_out()?;
         let bytes = self.channel.read_available()?;
@@ -109,8 +105,8 @@ impl<T: Transport> Stream<T> {
         Ok(self.channel.buffer.room()?.is_empty())
     }
 
-    /// The next whole buffered frame, unchanged until [`Stream::consume`]. Costs a few nanoseconds
-    /// and no system call, unless an oversized frame passes. Returns the server's errors.
+    /// The next whole frame, unchanged until [`Stream::consume`]. Costs a few nanoseconds and no
+    /// system call. Returns the server's errors.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         loop {
@@ -140,7 +136,6 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Starts passing an oversized frame once its header is buffered; otherwise false.
     #[cold]
     fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
         let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
@@ -210,9 +205,9 @@ impl<T: Transport> Stream<T> {
         WalError::PublicationMissing { publication: publication.clone(), slot: slot.clone() }
     }
 
-    /// Reports the received position (write) and the settled one (flush and apply). Returns the
-    /// settled position: at most the received one, and never decreasing. With `ask_reply` the
-    /// server answers with a keepalive at once. Never waits: `fill` sends the rest. Upholds G1.
+    /// Reports the received position (write) and the settled one (flush and apply); returns the
+    /// latter. With `ask_reply` the server answers with a keepalive at once. Never waits. Upholds
+    /// G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.acknowledged = self.acknowledged.max(settled.min(self.received));
         self.owed = Some(self.owed.unwrap_or(false) || ask_reply);
@@ -220,12 +215,12 @@ impl<T: Transport> Stream<T> {
         Ok(self.acknowledged)
     }
 
-    /// Sets the position received over another connection that reads this stream's log.
+    /// Sets the position received over another connection that reads this log.
     pub(super) fn has_received(&mut self, position: Lsn) {
         self.received = self.received.max(position);
     }
 
-    /// Discards input, if another connection reads the log. It does not count as received.
+    /// Another connection reads the log, so this input does not count as received.
     pub(super) fn discard(&mut self) -> Result<(), WalError> {
         let received = self.received;
         self.fill(Duration::ZERO)?;
@@ -251,30 +246,27 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Sends a keepalive, because the server ends a silent stream after its `wal_sender_timeout`.
-    /// Never waits.
+    /// The server ends a silent stream after its `wal_sender_timeout`. Never waits.
     pub fn keep_alive(&mut self) -> Result<(), WalError> {
         self.owed.get_or_insert(false);
         self.push_out()
     }
 
-    /// Asks for the server's sent position. Never waits.
+    /// Never waits.
     pub(super) fn ask_position(&mut self) -> Result<(), WalError> {
         self.owed = Some(true);
         self.push_out()
     }
 
-    /// The status message. A stopping server uses the received position until a settled one was
-    /// reported (`WalSndDone`), and might finish too early. Until then it is reported as zero.
-    /// Upholds G8.
+    /// A stopping server uses the received position until a settled one was reported
+    /// (`WalSndDone`), and might finish too early. Until then it is reported as zero. Upholds G8.
     fn status_update(&self, ask_reply: bool) -> Vec<u8> {
         let nothing_settled = self.acknowledged == Lsn::ZERO;
         let received = if nothing_settled { Lsn::ZERO } else { self.received };
         status_update(received, self.acknowledged, ask_reply)
     }
 
-    /// Sends queued bytes. A status is queued only after an empty queue, which holds at most one
-    /// (G3).
+    /// A status is queued only after an empty queue, which holds at most one (G3).
     pub(super) fn push_out(&mut self) -> Result<(), WalError> {
         if !self.channel.has_outgoing()
             && let Some(ask_reply) = self.owed.take()
@@ -286,10 +278,9 @@ impl<T: Transport> Stream<T> {
         Ok(())
     }
 
-    /// Ends the stream in good order: sends a last status and CopyDone, discards input until the
-    /// server agrees, and terminates. If this succeeds, the slot is free. Unsettled frames come
-    /// again in the next session. A stopping server only reports its end once everything sent is
-    /// settled (`WalSndDone` in walsender.c); that is an orderly end too.
+    /// Sends a last status and CopyDone, discards input until the server agrees, and terminates.
+    /// The slot is then free. A stopping server only reports its end once everything sent is
+    /// settled (`WalSndDone` in walsender.c).
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         let deadline = Instant::now().checked_add(limit);
         let status = self.status_update(false);
@@ -303,7 +294,6 @@ impl<T: Transport> Stream<T> {
         }
     }
 
-    /// Reads until the server is ready; `is_done`: the command has already completed.
     fn read_goodbye(
         &mut self,
         deadline: Option<Instant>,
@@ -360,8 +350,7 @@ impl<T: Transport> Stream<T> {
 }
 
 impl AsFd for Stream<Wire> {
-    /// The socket, for waiting together with other sources. Wait only after `fill` returned 0: TLS
-    /// may have buffered bytes.
+    /// Wait only after `fill` returned 0: TLS may have buffered bytes.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.transport.as_fd()
     }
@@ -371,15 +360,15 @@ pub(super) const fn is_frame(error: &WalError) -> bool {
     matches!(error, WalError::MessageTooLarge { tag: b'd', .. })
 }
 
-/// True if a publication did not exist when a row was written: PostgreSQL 18 skips the row and only
-/// warns, earlier versions end the stream. Messages are translated, function names are not.
+/// PostgreSQL 18 skips a row without publication and only warns, earlier versions end the stream.
+/// Messages are translated, function names are not.
 pub(super) fn is_missing_publication(server: &ServerMessage) -> bool {
     server.message.contains("skipped loading publication")
         || (server.code == "55000" && server.routine == "LoadPublications")
         || (server.code == "42704" && server.routine == "get_publication_oid")
 }
 
-/// Parses a frame's header (protocol documentation, "Streaming Replication Protocol").
+/// Protocol documentation, "Streaming Replication Protocol".
 #[inline]
 fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
     // A position, then: end position and time; or time and flag.
@@ -406,8 +395,7 @@ fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
     Err(WalError::Protocol("a replication message of unknown kind or length"))
 }
 
-/// A standby status update. Write, flush and apply are each the byte after the last one, which an
-/// end position already is.
+/// Write, flush and apply are each the byte after the last one, which an end position already is.
 fn status_update(received: Lsn, settled: Lsn, ask_reply: bool) -> Vec<u8> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = now.saturating_sub(Duration::from_secs(POSTGRES_EPOCH_S)).as_micros();

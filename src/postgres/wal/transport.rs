@@ -1,9 +1,7 @@
-//! The socket to the server, TCP or unix, plain or TLS, non-blocking; and the trait that tests
-//! implement.
+//! The socket to the server, TCP or unix, plain or TLS, and the trait that tests implement.
 //!
-//! Invariant: `read` and `write` return at once; only `wait` waits, at most for its limit. The
-//! socket belongs to one thread, which waits with poll(2): an event loop would be woken for each
-//! segment.
+//! Invariant: `read` and `write` return at once; only `wait` waits, at most for its limit. One
+//! thread waits with poll(2): an event loop would be woken for each segment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -20,18 +18,18 @@ use super::error::WalError;
 use super::{tls, verifier};
 use crate::libpq::{Endpoint, HostAddress, Keepalives};
 
-/// A byte transport; tests script one in memory.
+/// Tests script one in memory.
 pub trait Transport {
-    /// Reads available bytes; `WouldBlock` without any, 0 only at the end of the stream.
+    /// `WouldBlock` without bytes, 0 only at the end of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Takes some of the bytes; `WouldBlock` if it cannot take any.
+    /// `WouldBlock` if it cannot take any.
     fn write(&mut self, from: &[u8]) -> io::Result<usize>;
 
-    /// Sends what `write` took; false if some of it is still queued.
+    /// False if some bytes are still queued.
     fn flush(&mut self) -> io::Result<bool>;
 
-    /// Waits at most `limit` for input (or, with `writing`, for room to write); may return early.
+    /// Waits for input (or, with `writing`, for room to write); may return early.
     fn wait(&mut self, writing: bool, limit: Duration) -> io::Result<()>;
 
     /// True if the peer will send nothing beyond the readable input.
@@ -47,7 +45,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects, trying every address of a name; `limit` applies to each.
+    /// Tries every address of a name; `limit` applies to each.
     pub(crate) fn connect(
         endpoint: &Endpoint,
         keepalives: Keepalives,
@@ -124,7 +122,6 @@ fn prepare(socket: TcpStream, keepalives: Keepalives) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// The reason without the library's wrapping.
 pub(super) fn reason_of(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "there is no such socket or name".to_owned(),
@@ -216,7 +213,7 @@ impl Wire {
         Ok(Self { socket, tls: Some(Box::new(session)) })
     }
 
-    /// Channel binding data for SCRAM; `None` without TLS or if the certificate does not allow it.
+    /// `None` without TLS or if the certificate does not allow it.
     pub(super) fn binding(&self) -> Option<Vec<u8>> {
         let certificates = self.tls.as_ref()?.peer_certificates()?;
         verifier::end_point_binding(certificates.first()?)

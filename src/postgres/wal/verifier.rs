@@ -152,8 +152,7 @@ fn check_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(),
     Ok(())
 }
 
-/// True if a certificate without alternative names has the host's name as common name; the first
-/// label may be `*`.
+/// Matches only without alternative names; the first label may be `*`.
 fn common_name_matches(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let ServerName::DnsName(host) = name else { return false };
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
@@ -172,9 +171,8 @@ fn common_name_matches(certificate: &CertificateDer<'_>, name: &ServerName<'_>) 
     })
 }
 
-/// The `tls-server-end-point` binding (RFC 5929 section 4.1): the certificate's hash under its
-/// signature's hash algorithm, SHA-256 instead of MD5 or SHA-1. `None` if the signature has no
-/// separate hash (Ed25519).
+/// RFC 5929 section 4.1: the certificate's hash under its signature's hash algorithm, SHA-256
+/// instead of MD5 or SHA-1. `None` if the signature has no separate hash (Ed25519).
 pub(super) fn end_point_binding(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let algorithm = &parsed.signature_algorithm;
