@@ -1,7 +1,7 @@
 //! The connection parameter `require_auth`: authentication methods that a server may use.
 //!
-//! Output: a [`RequireAuth`], checked before a connection answers the server. Invariant: a list
-//! that no connection could satisfy is refused when it is parsed.
+//! Invariant: the method is checked before the connection answers. A list that no connection could
+//! satisfy is refused when it is parsed.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ words! {
     None = "none";
     Password = "password";
     Md5 = "md5";
-    /// With or without channel binding.
+    /// SCRAM with or without channel binding.
     Scram = "scram-sha-256";
     Gss = "gss";
     Sspi = "sspi";
@@ -28,8 +28,7 @@ words! {
 }
 
 impl AuthMethod {
-    /// The method of an Authentication message with this kind; `None` for an unknown kind, and for
-    /// later steps of an exchange.
+    /// `None` for an unknown kind, and for later steps of an exchange.
     pub fn of_request(kind: u32) -> Option<Self> {
         Some(match kind {
             0 => Self::None,
@@ -43,13 +42,12 @@ impl AuthMethod {
         })
     }
 
-    /// True if the connections support it.
     const fn is_spoken(self) -> bool {
         matches!(self, Self::None | Self::Password | Self::Md5 | Self::Scram)
     }
 }
 
-/// The server's action, for an error after the server's name.
+/// Text for an error after the server's name.
 impl fmt::Display for AuthMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,8 +1,6 @@
-//! Errors in a connection string, environment or service file, with their fixes; warnings about an
-//! ignored password file.
-//!
-//! Invariant: errors contain no values, except checked names and paths, because a mistyped string
-//! may contain part of the password anywhere.
+//! Errors in a connection string, environment or service file. Invariant: errors contain no values,
+//! except checked names and paths, because a mistyped string may contain part of the password
+//! anywhere.
 
 use std::path::PathBuf;
 
@@ -10,7 +8,7 @@ use std::path::PathBuf;
 pub enum ConnectInfoError {
     #[error("unknown connection parameter{}", name.as_deref().map(|n| format!(" `{n}`")).unwrap_or_default())]
     UnknownParameter {
-        /// Set if it resembles a known name.
+        /// Name, if it resembles a known one.
         name: Option<String>,
         suggestion: Option<&'static str>,
     },

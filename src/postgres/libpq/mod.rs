@@ -1,9 +1,7 @@
 //! Connection settings for Postgres, resolved like libpq.
 //!
-//! Input: a URL or `keyword=value` string, the `PG*` variables (as a function, for tests), the
-//! service file and the password file. Output: a [`ConnectInfo`] with all defaults. Invariant: of
-//! connection string, service file, environment and default, the first that names a parameter wins;
-//! no password is ever printed.
+//! Invariant: of connection string, service file, `PG*` variables and default, the first that names
+//! a parameter wins; no password is ever printed.
 
 mod dsn;
 mod error;
@@ -34,8 +32,7 @@ pub use secret::PasswordIssuer;
 
 pub use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
 
-/// Everything needed to open a connection. [`ConnectInfo::renewed`] looks up secrets that can
-/// change.
+/// [`ConnectInfo::renewed`] looks up secrets that can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
     /// Servers in the order of attempts; never empty.
@@ -43,15 +40,14 @@ pub struct ConnectInfo {
     pub load_balance_hosts: LoadBalanceHosts,
     pub user: String,
     pub database: String,
-    /// TLS for TCP endpoints; unix sockets are never encrypted.
+    /// Unix sockets are never encrypted.
     pub tls: TlsSettings,
     pub channel_binding: ChannelBinding,
     pub require_auth: RequireAuth,
-    /// Time limit per endpoint for connecting and logging in; `None`: no limit.
+    /// Limit per endpoint for connecting and logging in.
     pub connect_timeout: Option<Duration>,
-    /// Shown in pg_stat_activity and pg_stat_replication.
     pub application_name: String,
-    /// Command-line options for the server process (`-c name=value ..`).
+    /// Options of the server process (`-c name=value ..`).
     pub options: String,
     pub target_session_attrs: TargetSessionAttrs,
     pub keepalives: Keepalives,
@@ -62,21 +58,20 @@ pub struct ConnectInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub address: HostAddress,
-    /// TCP port, or the number in the unix socket's name.
+    /// TCP port, or the number in a unix socket's name.
     pub port: u16,
-    /// The password for this server, if given or found.
     pub password: Option<Password>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostAddress {
-    /// The directory of the unix socket `.s.PGSQL.<port>`.
+    /// Directory of the socket `.s.PGSQL.<port>`.
     Unix(PathBuf),
-    /// With `ip` the name serves only for certificate checks.
+    /// The name serves only for certificate checks if `ip` is set.
     Tcp {
-        /// The value of `host`, or the address's text.
+        /// The address's text without `host`.
         host: String,
-        /// The value of `hostaddr`.
+        /// `hostaddr`.
         ip: Option<IpAddr>,
     },
 }
@@ -107,7 +102,7 @@ impl Endpoint {
 }
 
 impl ConnectInfo {
-    /// Parses a URL, `keyword=value` pairs, or an empty text. The warnings concern ignored files.
+    /// Parses a URL, pairs, or an empty text. Warnings concern ignored files.
     pub fn resolve(
         text: &str,
         env: &dyn Fn(&str) -> Option<String>,

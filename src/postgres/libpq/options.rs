@@ -1,13 +1,12 @@
 //! Types for the values of libpq's connection parameters.
 //!
 //! The macro `words!` defines an enum with its accepted keywords, which error messages list. The
-//! meanings are libpq's; a variant documents its differences.
+//! meanings are libpq's.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) trait Words: Copy + 'static {
-    /// Keywords for errors.
     const EXPECTED: &'static str;
     const WORDS: &'static [(&'static str, Self)];
 }
@@ -27,12 +26,12 @@ macro_rules! words {
 }
 
 words! {
-    /// Protection of the connection (`sslmode`).
+    /// `sslmode`.
     pub SslMode,
     Disable = "disable";
-    /// Encrypted if the server supports it; `allow` is treated alike.
+    /// `allow` is treated alike.
     Prefer = "prefer" | "allow";
-    /// Encrypted; the certificate is checked only if a root certificate is configured.
+    /// The certificate is checked only if a root certificate is configured.
     Require = "require";
     /// The certificate must descend from a trusted root.
     VerifyCa = "verify-ca";
@@ -41,29 +40,27 @@ words! {
 }
 
 words! {
-    /// Binding of SCRAM to the TLS channel (`channel_binding`).
+    /// `channel_binding`: binding of SCRAM to TLS.
     pub ChannelBinding,
     Disable = "disable";
-    /// If both sides support it.
     Prefer = "prefer";
-    /// Always; other servers are refused.
     Require = "require";
 }
 
 words! {
-    /// Acceptable servers (`target_session_attrs`).
+    /// `target_session_attrs`.
     pub TargetSessionAttrs,
     Any = "any";
     ReadWrite = "read-write";
     ReadOnly = "read-only";
     Primary = "primary";
     Standby = "standby";
-    /// In recovery if there is such a server, otherwise any.
+    /// A standby if there is one, otherwise any server.
     PreferStandby = "prefer-standby";
 }
 
 words! {
-    /// Order of connection attempts (`load_balance_hosts`).
+    /// `load_balance_hosts`.
     pub LoadBalanceHosts,
     Disable = "disable";
     /// Shuffled at every attempt.
@@ -71,49 +68,47 @@ words! {
 }
 
 words! {
-    /// Start of TLS (`sslnegotiation`).
+    /// `sslnegotiation`.
     pub SslNegotiation,
-    /// Ask the server first; works with every version.
+    /// Works with every version.
     Postgres = "postgres";
     /// TLS from the first byte; PostgreSQL 17 and later.
     Direct = "direct";
 }
 
 words! {
-    /// Use of a client certificate (`sslcertmode`).
+    /// `sslcertmode`.
     pub(super) SslCertMode,
-    /// Never, even if the default file exists.
+    /// Ignores even the default file.
     Disable = "disable";
-    /// If the server requests it and a certificate exists.
+    /// Sends a certificate if the server requests it.
     Allow = "allow";
-    /// The server must request it; treated as `allow`, because TLS 1.3 does not reveal the request.
+    /// Treated as `allow`, because TLS 1.3 does not reveal the server's request.
     Require = "require";
 }
 
 words! {
-    /// A TLS protocol version; versions before 1.2 are not supported.
+    /// Versions before 1.2 are not supported.
     pub TlsVersion,
     /// Older minimum versions map to this one.
     Tls12 = "TLSv1.2" | "TLSv1.1" | "TLSv1";
     Tls13 = "TLSv1.3";
 }
 
-/// Trust anchor for the server's certificate (`sslrootcert`).
+/// `sslrootcert`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootCertificate {
-    /// None: no file was named, and the default file does not exist.
     None,
-    /// PEM file.
     File(PathBuf),
-    /// The operating system's trusted roots (`sslrootcert=system`).
+    /// `sslrootcert=system`.
     System,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// PEM file of the certificate and its chain.
+    /// PEM file with the chain.
     pub certificate: PathBuf,
-    /// PEM file of the unencrypted private key.
+    /// PEM file, unencrypted.
     pub key: PathBuf,
 }
 
@@ -123,22 +118,20 @@ pub struct TlsSettings {
     pub negotiation: SslNegotiation,
     pub root: RootCertificate,
     pub client: Option<ClientCertificate>,
-    /// True if the host's name is sent in clear text (`sslsni`).
+    /// Sends the host's name in clear text (`sslsni`).
     pub sni: bool,
     pub version_min: TlsVersion,
     pub version_max: TlsVersion,
 }
 
-/// TCP keepalive; zero or `None` keeps the system's value.
+/// Zero or `None` keeps the system's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalives {
     pub enabled: bool,
-    /// Silence before the first probe.
     pub idle: Option<Duration>,
-    /// Time between probes.
     pub interval: Option<Duration>,
-    /// Lost probes before the connection counts as dead.
+    /// Lost probes until the connection counts as dead.
     pub count: Option<u32>,
-    /// Time for which sent data may stay unacknowledged.
+    /// Limit for unacknowledged data.
     pub user_timeout: Option<Duration>,
 }

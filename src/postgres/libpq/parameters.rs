@@ -1,9 +1,9 @@
 //! The table of libpq's connection parameters (used, ignored or refused here), and their given
 //! values.
 //!
-//! Output: [`Settings`] in which a weaker source never replaces a value; an error for an unknown
-//! name, or for a name or path that looks like a connection string. Names and meanings:
-//! PostgreSQL's documentation, "Database Connection Control Functions" and "Environment Variables".
+//! Invariant: a weaker source never replaces a value. A name or path that looks like a connection
+//! string is an error. Source: PostgreSQL's documentation, "Database Connection Control Functions"
+//! and "Environment Variables".
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,9 +16,9 @@ use postrider_secrets::mask::mask_text;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParameterSupport {
     Used,
-    /// Has no effect here, and does not weaken anything.
+    /// No effect here, and nothing is weakened.
     Ignored,
-    /// Refused for this reason, because it matters and is not implemented.
+    /// A parameter that matters and is not implemented, with the reason.
     Refused(&'static str),
 }
 
@@ -75,7 +75,7 @@ const PARAMETERS: &[Parameter] = &[
     ("requirepeer", "PGREQUIREPEER", Refused("protect the socket's directory instead")),
 ];
 
-/// Parameters that logs and errors show, with their expected content; none is a secret.
+/// Parameters with their expected content; none is a secret.
 const SHOWN: [(&str, &str); 10] = [
     ("service", "a service's name"),
     ("servicefile", "a path"),
@@ -89,8 +89,7 @@ const SHOWN: [(&str, &str); 10] = [
     ("sslrootcert", "a path"),
 ];
 
-/// Minimum similarity (Jaro-Winkler, 0 to 1) for naming a known word. A less similar word might be
-/// part of a password.
+/// Jaro-Winkler, 0 to 1. A less similar word might be part of a password.
 const RESEMBLANCE_MIN: f64 = 0.85;
 
 /// `Debug` shows only the names.
@@ -102,7 +101,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Sets a value; a later one replaces it, as in libpq.
+    /// A later value replaces an earlier one, as in libpq.
     pub(super) fn put(&mut self, name: &str, value: String) -> Result<(), ConnectInfoError> {
         let Some((known, _, treatment)) = PARAMETERS.iter().find(|(known, ..)| *known == name)
         else {
@@ -121,7 +120,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Adds missing values from `weaker`; `origin` receives the parameter's variable.
+    /// `origin` receives the parameter's variable.
     pub(super) fn fill(&mut self, weaker: Self, origin: fn(&'static str) -> ParameterOrigin) {
         for (name, value) in weaker.values {
             if let Entry::Vacant(vacant) = self.values.entry(name) {
@@ -165,7 +164,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Refuses a connection string, or a text with a password, in a shown parameter.
+/// A shown parameter must not contain a password.
 pub(super) fn check_shown(parameter: &'static str, value: &str) -> Result<(), ConnectInfoError> {
     let Some((_, expected)) = SHOWN.iter().find(|(shown, _)| *shown == parameter) else {
         return Ok(());

@@ -20,17 +20,16 @@ use super::{
     SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
 };
 
-/// A dead address must not delay the other hosts or a restart; 10 s exceeds even slow handshakes.
+/// A dead address must not delay the other hosts; 10 s exceeds even slow handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for which the peer's kernel may leave data unacknowledged. Linux's default is about 15
-/// minutes.
+/// Limit for unacknowledged data. Linux's default is about 15 minutes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Debian's and Red Hat's, then PostgreSQL's.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Debian's directory of the system-wide service file; other systems set PGSYSCONFDIR.
+/// Debian's directory; other systems set PGSYSCONFDIR.
 const SYSTEM_CONFIGURATION: &str = "/etc/postgresql-common";
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -95,7 +94,7 @@ pub(super) fn resolve(
     Ok((info, warnings))
 }
 
-/// Also returns which of the sources names the password.
+/// Merges all sources; also returns the source of the password.
 fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), ConnectInfoError> {
     url::check_scheme(text)?;
     let mut settings = match url::strip_scheme(text) {
@@ -213,7 +212,6 @@ fn passwords(
     warning.into_iter().collect()
 }
 
-/// The password file's path, whether or not it exists.
 fn password_file(settings: &Settings, home: Option<&Path>) -> Option<PathBuf> {
     let named = settings.get("passfile").map(PathBuf::from);
     named.or_else(|| home.map(|home| home.join(".pgpass")))
@@ -363,7 +361,7 @@ fn system_user() -> Option<String> {
     passwd_line()?.split(':').next().map(str::to_owned)
 }
 
-/// The current user's line, found like getpwuid(3) on a plain system.
+/// Found like getpwuid(3) on a plain system.
 fn passwd_line() -> Option<String> {
     let uid = rustix::process::geteuid().as_raw().to_string();
     let database = std::fs::read_to_string("/etc/passwd").ok()?;

@@ -1,8 +1,7 @@
 //! Reads a connection's user and password again at every connect, so that they can be rotated.
 //!
-//! Input: the connection string or its file, the environment at the start, a command. Output:
-//! current user and passwords; hints. Invariant: servers, database and TLS settings stay unchanged
-//! after the start; `Debug` and errors contain no secrets.
+//! Invariant: servers, database and TLS settings stay unchanged after the start; `Debug` and errors
+//! contain no secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +12,12 @@ use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
 
 use super::{ConnectInfo, Endpoint, HostAddress};
 
-/// Issues a password per login, for example a token of a cloud's identity service.
+/// Issuer of passwords, for example a cloud's identity service.
 pub trait PasswordIssuer: Send + Sync {
     /// Blocks. `host` is the connection string's name.
     fn issue(&self, user: &str, host: &str, port: u16) -> Result<Password, SecretError>;
 
-    /// Name of the issuer, for hints.
+    /// Name for hints.
     fn describe(&self) -> String;
 }
 
@@ -68,7 +67,7 @@ pub(super) enum NamedBy {
     Text,
     Service,
     Environment,
-    /// The password file, with or without a match; `None`: there is no home directory.
+    /// `None`: there is no home directory.
     PasswordFile(Option<PathBuf>),
 }
 
@@ -79,7 +78,6 @@ pub(super) struct SecretSource {
     pub(super) environment: BTreeMap<String, String>,
     pub(super) asked: Option<AskedAtConnect>,
     pub(super) named_by: NamedBy,
-    /// True if a later look may find another secret.
     pub(super) can_change: bool,
 }
 
@@ -155,13 +153,12 @@ impl ConnectInfo {
         self.secrets.can_change
     }
 
-    /// True if the role comes from a file that may change.
     pub fn user_can_change(&self) -> bool {
         let SecretSource { text, named_by, can_change, .. } = &self.secrets;
         *can_change && (matches!(text, ConnectionText::File(_)) || *named_by == NamedBy::Service)
     }
 
-    /// The settings with the current user and passwords. Blocks.
+    /// Blocks.
     pub fn renewed(&self) -> Result<Self, SecretError> {
         if !self.secrets.can_change {
             return Ok(self.clone());
@@ -195,7 +192,7 @@ impl ConnectInfo {
     }
 }
 
-/// True if both have one name in the password file, whether or not their addresses are resolved.
+/// True for one name in the password file, whether or not addresses are resolved.
 fn has_same_name(one: &HostAddress, other: &HostAddress) -> bool {
     match (one, other) {
         (HostAddress::Tcp { host: one, .. }, HostAddress::Tcp { host: other, .. }) => one == other,
