@@ -24,7 +24,7 @@ pub(crate) struct Client {
 pub(crate) type Header<'a> = (&'a str, &'a str);
 
 impl Client {
-    /// `whom`: name for errors. `authorities`: PEM file that replaces the system's authorities.
+    /// `whom`: for errors. `authorities`: PEM file that replaces the system's.
     pub(crate) fn new(
         whom: &str,
         authorities: Option<&std::path::Path>,
@@ -32,7 +32,7 @@ impl Client {
         Self::within(whom, authorities, LIMIT)
     }
 
-    /// A shorter limit, for services that answer at once or not at all.
+    /// Client for services that answer at once or not at all.
     pub(crate) fn within(
         whom: &str,
         authorities: Option<&std::path::Path>,
@@ -122,7 +122,7 @@ fn with_headers<Body>(
     headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))
 }
 
-/// Error code of OAuth (RFC 6749, section 5.2) or of AWS: a single word that may be shown.
+/// OAuth (RFC 6749, section 5.2) or AWS: a single word that may be shown.
 fn error_code(body: &str) -> Option<String> {
     let json = serde_json::from_str::<serde_json::Value>(body).ok();
     let of_json = json.as_ref().and_then(|body| {
@@ -137,7 +137,7 @@ fn error_code(body: &str) -> Option<String> {
     is_word.then(|| code.to_owned())
 }
 
-/// Text of the first element with this name, in XML without attributes.
+/// XML without attributes.
 pub(crate) fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     rest.split_once(&format!("</{name}>")).map(|(text, _)| text)

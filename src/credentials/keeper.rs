@@ -1,8 +1,7 @@
 //! Keeps a token, and fetches the next one before it expires.
 //!
-//! Input: a [`TokenSource`]. Output: the newest valid token. Invariant: [`TokenKeeper::newest`]
-//! never waits for the source, so it never blocks the thread that sends records. The thread ends
-//! with the last [`TokenKeeper`].
+//! Invariant: [`TokenKeeper::newest`] never waits for the source, so it never blocks the thread
+//! that sends records. The thread ends with the last [`TokenKeeper`].
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -10,23 +9,21 @@ use std::time::Duration;
 use crate::time::now_ms;
 use crate::{CredentialsError, Token, TokenSource};
 
-/// Percentage of a token's lifetime after which the next token is fetched. librdkafka asks at 80.
+/// Part of a token's lifetime until the next fetch. librdkafka asks at 80.
 const REFRESH_PERCENT: u64 = 60;
-/// Maximum interval between two checks of the clock, which may be changed in between.
+/// The clock may be changed between two checks.
 const LOOK_MS: u64 = 30_000;
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// Minimum age of a token before a refusal causes a new fetch. The refusal of a newer token may
-/// concern the previous one.
+/// The refusal of a newer token may concern the previous one.
 const REFUSED_AGE_MS: u64 = 5_000;
 
-/// A valid token, renewed by a thread. Clones share it.
+/// Clones share the token.
 #[derive(Clone)]
 pub struct TokenKeeper(Arc<Guard>);
 
 static SHARED: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
 
-/// Ends the thread when the last keeper is dropped.
 struct Guard(Arc<Shared>);
 
 struct Shared {
@@ -38,11 +35,10 @@ struct Shared {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    /// Error of the last attempt, until one succeeds.
+    /// Error of the last attempt.
     error: Option<CredentialsError>,
     attempts: u64,
     has_thread: bool,
-    /// The brokers refuse the token, whatever its expiry is.
     is_refused: bool,
     is_over: bool,
 }
@@ -75,8 +71,7 @@ impl TokenKeeper {
         Self(Arc::new(Guard(Arc::new(shared))))
     }
 
-    /// Returns the process's keeper of an equal source. Fifty streams that log in as one client
-    /// thus request one token.
+    /// Fifty streams that log in as one client request one token.
     pub fn shared(source: TokenSource) -> Self {
         let mut kept = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|guard| guard.strong_count() > 0);
@@ -93,7 +88,7 @@ impl TokenKeeper {
         &self.0.0.source
     }
 
-    /// Returns the newest valid token, or the reason why there is none. Does not wait.
+    /// Does not wait.
     pub fn newest(&self) -> Result<Token, CredentialsError> {
         let state = self.0.0.state();
         state.good().unwrap_or_else(|| {
@@ -104,7 +99,7 @@ impl TokenKeeper {
         })
     }
 
-    /// Returns the newest valid token, after waiting up to `limit` for an attempt if none is valid.
+    /// Waits up to `limit` for an attempt if no token is valid.
     pub fn wait(&self, limit: Duration) -> Result<Token, CredentialsError> {
         self.start()?;
         let shared = &self.0.0;
@@ -117,7 +112,7 @@ impl TokenKeeper {
         self.newest()
     }
 
-    /// Records a refusal by the brokers: the next token is fetched now.
+    /// The next token is fetched now.
     pub fn refused(&self) {
         let mut state = self.0.0.state();
         let is_old = |token: &Token| now_ms().saturating_sub(token.fetched_ms) >= REFUSED_AGE_MS;
@@ -130,7 +125,7 @@ impl TokenKeeper {
             return Ok(());
         }
         let shared = Arc::clone(&self.0.0);
-        // The thread does not run in a stream's span, because other streams may share it.
+        // Other streams may share the thread.
         let spawned = std::thread::Builder::new()
             .name("postrider-token".to_owned())
             .spawn(move || shared.keep());
@@ -169,7 +164,6 @@ impl Shared {
                     }
                     retry = RETRY_MIN;
                     state.token = Some(token);
-                    // Also for sources whose tokens expire at once.
                     RETRY_MIN
                 }
                 Err(error) => {
@@ -197,7 +191,7 @@ impl Shared {
     }
 }
 
-/// Logs an error once, and again only after it changes.
+/// Logs an error again only after it changes.
 fn tell(source: &TokenSource, state: &State, error: &CredentialsError) {
     if state.error.as_ref() == Some(error) {
         return;
@@ -212,7 +206,7 @@ fn tell(source: &TokenSource, state: &State, error: &CredentialsError) {
     );
 }
 
-/// Returns the time until the next fetch; `None` if it is due.
+/// `None` if the fetch is due.
 fn until_refresh(token: &Token) -> Option<Duration> {
     let life_ms = token.expires_ms.saturating_sub(token.fetched_ms);
     let due_ms = token.fetched_ms + life_ms / 100 * REFRESH_PERCENT;

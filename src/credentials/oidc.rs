@@ -19,7 +19,7 @@ pub struct ClientCredentials {
     /// `https://..`; `http://` only for this machine.
     pub endpoint: String,
     pub client_id: String,
-    /// Set if the secret is not in a file.
+    /// Client secret, if it is not in a file.
     pub client_secret: Option<Password>,
     /// File with the client secret, read for each token.
     pub client_secret_file: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! A token for SASL/OAUTHBEARER, its source, and its validation.
 //!
-//! Input: an answer or the output of a command. Output: a [`Token`]. Invariant: an expired token,
-//! or a token that an HTTP header cannot carry (RFC 6750, section 2.1), is an error here.
+//! Invariant: an expired token, or a token that an HTTP header cannot carry (RFC 6750, section
+//! 2.1), is an error.
 
 use std::fmt;
 
@@ -17,18 +17,17 @@ use crate::aws::MskIam;
 use crate::oidc::ClientCredentials;
 use crate::time::now_ms;
 
-/// Maximum lifetime of a token. librdkafka counts microseconds in 64 bits, and treats a token
-/// without an expiry as expired.
+/// librdkafka counts microseconds in 64 bits, and treats a token without an expiry as expired.
 const LIFE_MS_MAX: u64 = 24 * 3_600 * 1_000;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     pub text: String,
-    /// Unix time in milliseconds.
+    /// Unix time.
     pub expires_ms: u64,
-    /// Time of the fetch in Unix time in milliseconds.
+    /// Unix time.
     pub fetched_ms: u64,
-    /// Principal of the token, which the client library shows in its log.
+    /// Shown in the client library's log.
     pub principal: String,
 }
 
@@ -44,18 +43,17 @@ impl fmt::Debug for Token {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenSource {
-    /// An OIDC token endpoint with the grant `client_credentials`.
+    /// Grant `client_credentials`.
     #[cfg(feature = "providers")]
     Oidc(ClientCredentials),
-    /// A command that prints a JWT, or the JSON of a token endpoint.
+    /// Prints a JWT, or the JSON of a token endpoint.
     Command(PasswordCommand),
-    /// Tokens for MSK's IAM access control, signed with AWS credentials.
     #[cfg(feature = "providers")]
     MskIam(MskIam),
 }
 
 impl TokenSource {
-    /// Returns a name for logs and errors, without secrets.
+    /// Name for logs and errors, without secrets.
     pub fn describe(&self) -> String {
         match self {
             #[cfg(feature = "providers")]
@@ -82,7 +80,7 @@ impl TokenSource {
 }
 
 impl Token {
-    /// Parses a JWT, or a JSON object with `access_token` and `expires_in` (RFC 6749, section 5.1).
+    /// A JWT, or a JSON object with `access_token` and `expires_in` (RFC 6749, section 5.1).
     pub(crate) fn of_answer(
         whom: &str,
         answer: &str,
@@ -111,7 +109,7 @@ impl Token {
         let at_ms = expires.map(|at| at.saturating_mul(1_000));
         let after_ms = expires_in.map(|after| now_ms.saturating_add(after.saturating_mul(1_000)));
         let expires_ms = match (at_ms, after_ms) {
-            // If this clock is behind the issuer's clock, the token's own expiry is too late.
+            // If this clock is behind the issuer's, the token's own expiry is too late.
             (Some(at), Some(after)) if after > now_ms => at.min(after),
             (Some(one), _) | (None, Some(one)) => one,
             (None, None) => return Err(unusable("nothing says when the token expires")),
@@ -132,7 +130,7 @@ impl Token {
     }
 }
 
-/// Parses a whole number, or one in quotes, which some endpoints write.
+/// Some endpoints write numbers in quotes.
 fn seconds(value: &Value) -> Option<u64> {
     let text = value.as_str().and_then(|text| text.parse().ok());
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]

@@ -1,17 +1,16 @@
 //! Masks secrets in all printed texts: logs, error messages, lists of settings, `Debug`.
 //!
-//! Input: a setting, a connection string, or any text. Output: the text with each secret replaced
-//! by [`MASK`], or the secrets to remove from other texts. A value is secret if its name *or* its
-//! form says so; a doubtful value is masked. This module has the only list of secret words.
+//! A value is secret if its name *or* its form says so; a doubtful value is masked. This module has
+//! the only list of secret words.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 pub const MASK: &str = "****";
 
-/// Words that mark a name as secret. They are compared without `.`, `_`, `-` and case. Sources:
-/// librdkafka (`sasl.password`, `ssl.key.pem`, `sasl.oauthbearer.*`), Java's clients
-/// (`sasl.jaas.config`, `basic.auth.user.info`, `bearer.auth.token`), converters and sinks.
+/// Words, compared without `.`, `_`, `-` and case. Sources: librdkafka (`sasl.password`,
+/// `ssl.key.pem`, `sasl.oauthbearer.*`), Java's clients (`sasl.jaas.config`,
+/// `basic.auth.user.info`, `bearer.auth.token`), converters and sinks.
 const SECRET_WORDS: [&str; 24] = [
     "pass",
     "pwd",
@@ -39,12 +38,10 @@ const SECRET_WORDS: [&str; 24] = [
     "signature",
 ];
 
-/// Names of settings with the path of libpq's password file. The path is shown.
 const PATHS: [&str; 2] = ["passfile", "pgpassfile"];
 
-/// Schemes before a credential in HTTP.
 const SCHEMES: [&str; 2] = ["bearer ", "basic "];
-/// Minimum length of a credential after `bearer` and `basic`.
+/// Minimum length after `bearer` and `basic`.
 const CREDENTIAL_CHARS: usize = 8;
 
 pub fn is_secret_name(name: &str) -> bool {
@@ -68,7 +65,7 @@ pub fn mask_text(text: &str) -> Cow<'_, str> {
 }
 
 /// Masks a sentence of Postrider or of a client library. Text after `credentials: ` is a reason
-/// there. A value after a secret name is secret only if `=` or JSON syntax assigns it.
+/// there; only `=` or JSON syntax assigns a secret.
 pub fn mask_sentence(text: &str) -> Cow<'_, str> {
     let is_assigned = |range: &Range<usize>| {
         let before = text.get(..range.start).unwrap_or("");
@@ -96,7 +93,7 @@ fn masked(text: &str, ranges: Vec<Range<usize>>) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the secrets in a setting's value, to remove them from texts that may repeat them.
+/// Returns the secrets in a value, to remove them from texts that may repeat them.
 pub fn secret_parts(name: &str, value: &str) -> Vec<String> {
     let parts: Vec<&str> = if is_secret_name(name) {
         vec![value]
@@ -106,8 +103,7 @@ pub fn secret_parts(name: &str, value: &str) -> Vec<String> {
     parts.into_iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }
 
-/// Sorts secrets for [`scrub`]. Drops secrets of fewer than four bytes, because they would occur in
-/// any text.
+/// Sorts secrets for [`scrub`]. Drops those of fewer than four bytes, which occur in any text.
 pub fn for_scrubbing(mut secrets: Vec<String>) -> Vec<String> {
     const FOUND_FROM: usize = 4;
     secrets.retain(|secret| secret.len() >= FOUND_FROM);
@@ -126,7 +122,7 @@ pub fn mask_connection_string(text: &str) -> String {
     if text.contains("://") { text.into_owned() } else { mask_after_secret(&text) }
 }
 
-/// Masks a possibly malformed source line for an error message. This looks only at words.
+/// The line may be malformed, so this looks only at words.
 pub fn mask_line(line: &str) -> String {
     let name = line.split_once('=').map(|(name, _)| name).filter(|name| is_secret_name(name));
     if let Some(name) = name {
@@ -140,10 +136,9 @@ pub fn mask_line(line: &str) -> String {
     }
 }
 
-/// Masks everything after the first secret name, because quotes, blanks and escapes hide the end of
-/// a `key=value` secret.
+/// Quotes, blanks and escapes hide the end of a `key=value` secret.
 fn mask_after_secret(text: &str) -> String {
-    // The replacement has equal length, so that positions in it are positions in the text.
+    // Equal length, so that positions in it are positions in the text.
     let lower = text.to_ascii_lowercase().replace("passfile", "........");
     match SECRET_WORDS.iter().filter_map(|word| lower.find(word)).min() {
         Some(at) => format!("{}{MASK}", text.get(..at).unwrap_or("")),
@@ -151,8 +146,7 @@ fn mask_after_secret(text: &str) -> String {
     }
 }
 
-/// Returns the ranges of secrets in order; they may overlap. `counts` decides whether the text
-/// after a secret name is a secret.
+/// Ranges in order; they may overlap. `counts`: the text after a secret name is a secret.
 fn secret_ranges(text: &str, counts: impl Fn(&Range<usize>) -> bool) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
     let found = [
@@ -169,9 +163,8 @@ fn secret_ranges(text: &str, counts: impl Fn(&Range<usize>) -> bool) -> Vec<Rang
     ranges
 }
 
-/// Returns the password of the first URL, or the user part if it has no colon: a token may stand
-/// there, except in Postgres's URLs. The part ends at the last `@`, because a password may contain
-/// `@`, `/` and `?`.
+/// Password of the first URL, or a user part without colon, which may be a token except in
+/// Postgres's URLs. The part ends at the last `@`, because a password may contain `@`, `/` and `?`.
 fn user_part(text: &str) -> Option<Range<usize>> {
     let scheme = text.find("://")?;
     let start = scheme + 3;
@@ -185,8 +178,8 @@ fn user_part(text: &str) -> Option<Range<usize>> {
     }
 }
 
-/// Returns the password of a `user:password@host` without a scheme, up to the last `@`. A colon
-/// before a blank ends a word of prose; a colon before two slashes ends a scheme.
+/// Password of a `user:password@host`, up to the last `@`. A colon before a blank ends a word of
+/// prose; a colon before two slashes ends a scheme.
 fn bare_user_part(text: &str) -> Option<Range<usize>> {
     let end = text.rfind('@')?;
     let mut colons = text.get(..end)?.match_indices(':').map(|(at, _)| at + 1);
@@ -197,8 +190,8 @@ fn bare_user_part(text: &str) -> Option<Range<usize>> {
     Some(start..end)
 }
 
-/// Returns the text after the first secret name and its `=` or colon. It ends with the parameter in
-/// a URL's query, and otherwise with the text.
+/// Text after the first secret name and its `=` or colon, up to the parameter's end in a URL's
+/// query.
 fn assigned(lower: &str) -> Option<Range<usize>> {
     let is_name = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
     let mut at = 0;
@@ -218,7 +211,6 @@ fn assigned(lower: &str) -> Option<Range<usize>> {
     None
 }
 
-/// Returns the start of the value, if the text at `end` assigns one: `=`, `": "`, `: `.
 fn value_after(lower: &str, end: usize) -> Option<usize> {
     let rest = lower.get(end..)?;
     let unquoted = rest.trim_start_matches(['"', '\'', '\\']);
@@ -246,7 +238,7 @@ fn credential(lower: &str) -> Option<Range<usize>> {
     })
 }
 
-/// Finds a JSON web token, which begins with an encoded `{"`.
+/// A JSON web token begins with an encoded `{"`.
 fn web_token(text: &str) -> Option<Range<usize>> {
     let start = text.find("eyJ")?;
     let rest = text.get(start..)?;

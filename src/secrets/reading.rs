@@ -1,8 +1,7 @@
 //! Reads a secret from a file, or from the output of a command.
 //!
-//! Input: a path, or a program and its arguments. Output: the secret, or a [`SecretError`] that
-//! contains no part of one. Invariant: the command runs without a shell, and is killed with its
-//! children after 15 seconds. Sizes are bounded. Only a regular file is opened.
+//! Invariant: errors contain no part of a secret. The command runs without a shell, and is killed
+//! with its children after 15 seconds. Sizes are bounded. Only a regular file is opened.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,10 +22,8 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(15);
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
 /// A bundle of all authorities has a few hundred kilobytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// Interval of checks for the end of the command.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Reason why there is no secret. It contains no part of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     #[error("the file that holds the secret, {}, cannot be read: {reason}", mask_text(&.path.display().to_string()))]
@@ -58,7 +55,7 @@ impl SecretError {
     }
 }
 
-/// A command that prints a password, run without a shell.
+/// Command that runs without a shell.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordCommand(Vec<String>);
 
@@ -74,7 +71,7 @@ impl PasswordCommand {
         words.first().is_some_and(|program| !program.is_empty()).then_some(Self(words))
     }
 
-    /// Printable form of the program, because a user may have put the secret itself there.
+    /// Masked program, because a user may have put the secret itself there.
     pub fn program(&self) -> Cow<'_, str> {
         mask_text(self.first())
     }
@@ -83,7 +80,7 @@ impl PasswordCommand {
         self.0.first().map_or("", String::as_str)
     }
 
-    /// Runs the command for up to 15 seconds. Its output without one line end is the password.
+    /// Output without one line end is the password.
     pub fn run(&self) -> Result<Password, SecretError> {
         self.run_within(COMMAND_LIMIT)
     }
@@ -153,7 +150,7 @@ fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Reads a file without its line end. Does not open a pipe, because that would wait for a writer.
+/// Does not open a pipe, because that would wait for a writer.
 pub fn read_secret(path: &Path) -> Result<String, SecretError> {
     let failed = |reason: String| SecretError::File { path: path.to_owned(), reason };
     let read = || {

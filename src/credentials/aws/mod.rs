@@ -27,16 +27,15 @@ pub struct AwsCredentials {
     /// Public id of the key.
     pub access_key_id: String,
     pub secret_access_key: Password,
-    /// Set for temporary credentials.
+    /// Token of temporary credentials.
     pub session_token: Option<Password>,
-    /// Expiry of temporary credentials, in Unix time in milliseconds.
+    /// Expiry of temporary credentials in Unix time.
     pub expires_ms: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct MskIam {
     pub region: String,
-    /// Environment for the search of credentials.
     pub environment: AwsEnvironment,
 }
 
@@ -47,7 +46,7 @@ impl fmt::Debug for MskIam {
 }
 
 impl MskIam {
-    /// Returns a token that is valid for fifteen minutes, or until the credentials expire.
+    /// Valid for fifteen minutes, or until the credentials expire.
     pub(crate) fn token(&self, now_ms: u64) -> Result<Token, CredentialsError> {
         let credentials = self.environment.credentials()?;
         let lives_until_ms = now_ms + EXPIRES_S * 1_000;
@@ -66,7 +65,7 @@ impl MskIam {
     }
 }
 
-/// Returns the token for MSK's SASL/OAUTHBEARER, valid for 15 minutes from `now_s` (Unix time).
+/// Valid for 15 minutes from `now_s` (Unix time).
 pub fn msk_token(credentials: &AwsCredentials, region: &str, now_s: u64) -> String {
     let host = format!("kafka.{region}.amazonaws.com");
     let parameters = [("Action", "kafka-cluster:Connect")];
@@ -77,7 +76,7 @@ pub fn msk_token(credentials: &AwsCredentials, region: &str, now_s: u64) -> Stri
     URL_SAFE_NO_PAD.encode(url)
 }
 
-/// Returns a password for RDS or Aurora, valid for 15 minutes from `now_s` (Unix time).
+/// Valid for 15 minutes from `now_s` (Unix time).
 pub fn rds_password(
     credentials: &AwsCredentials,
     region: &str,
