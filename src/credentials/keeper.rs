@@ -125,7 +125,7 @@ impl TokenKeeper {
             return Ok(());
         }
         let shared = Arc::clone(&self.0.0);
-        // Other streams may share the thread.
+        // The thread is not in a stream's span, because other streams may share it.
         let spawned = std::thread::Builder::new()
             .name("postrider-token".to_owned())
             .spawn(move || shared.keep());

@@ -22,8 +22,8 @@ pub(super) const FAILOVER_ARGUMENT: &str = ", failover => true";
 
 const BLOCKERS_MAX: i64 = 5;
 
-/// `known`: what this process saw before. The first pass also creates missing objects, if
-/// configured, and logs warnings.
+/// Inspects, and creates missing objects if configured. `known`: what this process saw before. The
+/// first pass also logs warnings.
 pub async fn preflight(
     client: &Client,
     wanted: &Requirements,

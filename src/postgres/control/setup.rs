@@ -337,7 +337,8 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
 ///
 /// A separate statement creates the slot. Within PL/pgSQL it fails with "snapshot reference is not
 /// owned by resource owner TopTransaction" if another session commits DDL at that time (measured).
-/// The statement has no effect until its arguments are known, because they depend on the server.
+/// The arguments depend on the server, so the statement is prepared first, and has no effect until
+/// then.
 fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
     let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
     let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());

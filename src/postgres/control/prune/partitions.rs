@@ -116,7 +116,7 @@ pub async fn drop_partition(
         let _ = client.sql().batch_execute("ROLLBACK").await;
     }
     match ended {
-        // 42P01 after another session's rename or DROP.
+        // lock_not_available, deadlock_detected; 42P01 after another session's rename or DROP.
         Err(PruneError::Control(error)) if error.is_of(&["55P03", "40P01"]) => Ok(Dropped::Locked),
         Err(PruneError::Control(error)) if error.is_of(&["42P01"]) => Ok(Dropped::Vanished),
         // dependent_objects_still_exist
