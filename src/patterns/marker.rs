@@ -1,13 +1,13 @@
-//! Marks a message as processed in the transaction of its effects. This is the idempotent consumer
-//! for services that read Kafka, or another queue, with their own client.
+//! Marks a message as processed in the transaction of its effects, for services that read Kafka or
+//! another queue with their own client.
 //!
-//! Input: the caller's transaction, the consumer's name, and the message's id. Output: a [`Mark`]
-//! or a [`MarkError`]. Invariant: of all transactions that mark one message for one consumer as
-//! [`Mark::Fresh`], at most one commits. The marker exists if and only if the effects of that
-//! transaction do. The module needs the piece `Inbox` of [`migrations`](crate::migrations). Other
-//! languages and drivers call the same function, `inbox_mark`.
+//! Input: the caller's transaction, the consumer's name, the message's id. Output: a [`Mark`] or a
+//! [`MarkError`]. Invariant: of all transactions that mark one message for one consumer as
+//! [`Mark::Fresh`], at most one commits. The marker exists if and only if its effects do. The
+//! module needs the piece `Inbox` of [`migrations`](crate::migrations). Other languages call the
+//! function `inbox_mark`.
 //!
-//! The caller acknowledges the message (commits its offset) after the COMMIT, and never before.
+//! The caller acknowledges the message (commits its offset) after the COMMIT, never before.
 //!
 //! ```no_run
 //! # async fn process(client: &mut tokio_postgres::Client, id: uuid::Uuid) -> Result<(), Box<dyn std::error::Error>> {
@@ -35,13 +35,13 @@ use crate::table_error::TableFault;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a message that was seen must not have its effects again"]
 pub enum Mark {
-    /// The message is new: apply its effects in this transaction and commit.
+    /// New message: apply its effects in this transaction and commit.
     Fresh,
     /// The effects were committed before: only acknowledge the message.
     Seen,
 }
 
-/// Reason why a message was not marked. The transaction is aborted and must be rolled back.
+/// Reason why a message was not marked. Roll the transaction back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MarkError {
@@ -88,10 +88,9 @@ impl From<tokio_postgres::Error> for MarkError {
 
 /// Marks the message for the caller's transaction, in one round trip.
 ///
-/// Waits while another transaction has marked the same message. If that transaction commits, the
-/// result is [`Mark::Seen`]; if it rolls back, the result is [`Mark::Fresh`]. `lock_timeout` bounds
-/// the wait. In REPEATABLE READ and SERIALIZABLE the second transaction may get a serialization
-/// failure instead: repeat the transaction.
+/// Waits while another transaction has marked the message: [`Mark::Seen`] if it commits,
+/// [`Mark::Fresh`] if it rolls back. `lock_timeout` bounds the wait. In REPEATABLE READ and
+/// SERIALIZABLE the second transaction may get a serialization failure: repeat it.
 pub async fn mark(
     transaction: &Transaction<'_>,
     consumer: &str,
@@ -107,7 +106,7 @@ pub async fn mark(
     Ok(if is_fresh { Mark::Fresh } else { Mark::Seen })
 }
 
-/// Another run is deleting the locked rows.
+/// SKIP LOCKED: another run is deleting the locked rows.
 const CLEAN: &str = "\
     DELETE FROM processed_messages AS marker USING ( \
         SELECT message_id FROM processed_messages WHERE consumer = $1 \
@@ -115,13 +114,12 @@ const CLEAN: &str = "\
         ORDER BY processed_at LIMIT $3 FOR UPDATE SKIP LOCKED \
     ) AS old WHERE marker.consumer = $1 AND marker.message_id = old.message_id";
 
-/// Deletes up to `batch` markers of the consumer that are older than `older_than`, oldest first, in
-/// one statement. Returns the number of deleted markers. Call it until it deletes fewer than
-/// `batch`. It needs DELETE on `processed_messages`.
+/// Deletes up to `batch` markers older than `older_than`, oldest first, and returns their number.
+/// Call it until it deletes fewer than `batch`. Needs DELETE on `processed_messages`.
 ///
 /// A message that is delivered again after its marker was deleted has its effects again.
-/// `older_than` must exceed twice the topic's retention time and the time for which dead letters
-/// are redriven. `inbox::topic_retention` asks Kafka for the retention time.
+/// `older_than` must exceed twice the topic's retention time (`inbox::topic_retention`) and the
+/// time for which dead letters are redriven.
 pub async fn clean_markers(
     client: &impl GenericClient,
     consumer: &str,

@@ -1,17 +1,15 @@
 //! Creates the tables and functions of the library, with SQL that may be run again.
 //!
-//! Input: the pieces that a service uses, and a schema. Output: their tables, indexes and functions
-//! in that schema. Invariant: each piece stands alone. Running a piece again, also over an earlier
-//! version, changes only objects that differ, and does not lock existing ones. Several processes
-//! may migrate concurrently. A service with its own migrations copies [`Piece::sql`] into one of
-//! them instead.
+//! Input: the pieces that a service uses, and a schema. Output: their tables, indexes and
+//! functions. Invariant: a repeated run changes and locks only objects that differ. Several
+//! processes may migrate concurrently. A service with its own migrations copies [`Piece::sql`]
+//! instead.
 //!
 //! The library's statements name tables without a schema, so sessions need the schema in their
-//! `search_path`. Set it with `ALTER ROLE app SET search_path = public, messaging`, or with
-//! `options=-csearch_path%3Dpublic,messaging` in the URL. The functions find their tables from any
-//! session, because each function keeps the `search_path` that it was created with. After
-//! `ALTER SCHEMA .. RENAME`, migrate again. If the outbox is not in `public`, name it in the
-//! relay's `source.tables`.
+//! `search_path`: `ALTER ROLE app SET search_path = public, messaging`, or
+//! `options=-csearch_path%3Dpublic,messaging` in the URL. Functions keep the `search_path` of their
+//! creation, so migrate again after `ALTER SCHEMA .. RENAME`. If the outbox is not in `public`,
+//! name it in the relay's `source.tables`.
 //!
 //! ```no_run
 //! # use postrider_patterns::migrations::MigrateError;
@@ -51,7 +49,7 @@ pub enum Piece {
     Idempotency,
     /// `processed_messages`, `consumer_offsets`, `consumer_sequences` and `inbox_mark`.
     Inbox,
-    /// `sagas`, `saga_history` and `saga_timers`; a saga's events are rows of [`Piece::Outbox`].
+    /// `sagas`, `saga_history` and `saga_timers`. Also needs [`Piece::Outbox`].
     Saga,
 }
 
@@ -59,7 +57,7 @@ impl Piece {
     /// All pieces.
     pub const ALL: [Self; 4] = [Self::Outbox, Self::Idempotency, Self::Inbox, Self::Saga];
 
-    /// Returns the piece's tables. The comment on the last table says which version created them.
+    /// The comment on the last table says which version created them.
     const fn tables(self) -> &'static [&'static str] {
         match self {
             Self::Outbox => &["outbox", "outbox_sequences"],
@@ -78,7 +76,7 @@ impl Piece {
         }
     }
 
-    /// Returns the piece's statements, which create it in the first schema of the `search_path`.
+    /// Returns the statements that create the piece in the first schema of the `search_path`.
     pub fn sql(self) -> String {
         match self {
             Self::Outbox => [OUTBOX, section(1), ROW_SIZE, section(FUNCTIONS)].join("\n"),
@@ -140,7 +138,7 @@ impl From<Error> for MigrateError {
     }
 }
 
-/// Returns a section of the migration. Each piece has one section, which follows a line `-- 1. ..`.
+/// Each piece has one section, which follows a line `-- 1. ..`.
 fn section(number: u8) -> &'static str {
     let starts_at = |number: u8| APPLICATION.find(&format!("\n-- {number}. "));
     let end = starts_at(number + 1).unwrap_or(APPLICATION.len());
@@ -149,17 +147,15 @@ fn section(number: u8) -> &'static str {
     section
 }
 
-/// Creates the tables, indexes and functions of the pieces in the schema, in one transaction.
-/// Creates the schema if it does not exist.
+/// Creates the schema, tables, indexes and functions of the pieces, in one transaction.
 ///
-/// A comment on a table records the version and the statements that created its piece. If these
-/// statements or a later version created the piece, the call does nothing. A service may therefore
-/// call it at every start, with any role. An instance of the previous version may also start during
-/// a rolling upgrade.
+/// A comment on a table records the version and the statements that created its piece. If they are
+/// current, or a later version created the piece, the call does nothing. A service may therefore
+/// call it at every start, with any role, also during a rolling upgrade.
 ///
-/// A role that may call an earlier function of a piece may also call its new functions. To create
-/// or change a piece, the role needs CREATE on the schema, and must own the tables of earlier
-/// versions. A new schema and the outbox's publication need CREATE on the database.
+/// To create or change a piece, the role needs CREATE on the schema and must own the tables of
+/// earlier versions. A new schema and the outbox's publication need CREATE on the database.
+/// Privileges on functions are kept.
 ///
 /// Errors: [`MigrateError::Busy`] after 5 s if another session holds a lock on a table that must
 /// change. `CREATE INDEX` blocks writers until it is done. For large tables see
@@ -169,8 +165,7 @@ pub async fn migrate(
     schema: &str,
     pieces: &[Piece],
 ) -> Result<(), MigrateError> {
-    // READ COMMITTED shows the commits of other processes before this one got the lock, whatever
-    // the session's default is.
+    // READ COMMITTED shows commits of other processes from before the lock was acquired.
     let level = IsolationLevel::ReadCommitted;
     let transaction = client.build_transaction().isolation_level(level).start().await?;
     transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&LOCK, Type::INT8)]).await?;
@@ -226,13 +221,11 @@ async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Re
     Ok(())
 }
 
-/// Whether a later version than this one wrote the comment.
 fn is_of_later_version(comment: &str) -> bool {
     let version = comment.strip_prefix(COMMENT).and_then(|rest| rest.split(' ').next());
     version.and_then(numbers) > numbers(env!("CARGO_PKG_VERSION"))
 }
 
-/// Parses a version such as `1.2.3`.
 fn numbers(version: &str) -> Option<[u32; 3]> {
     let parts: Option<Vec<u32>> = version.split('.').map(|part| part.parse().ok()).collect();
     parts?.try_into().ok()

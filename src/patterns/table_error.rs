@@ -1,22 +1,18 @@
-//! Classifies errors of the library's own statements, for the errors of each pattern.
+//! Classifies errors of the library's own statements.
 //!
 //! Input: an error of Postgres. Output: a [`TableFault`]. Invariant: the statement names only
-//! tables and functions of this library, so a missing one is the library's. No I/O.
+//! tables and functions of this library.
 
-/// Meaning of an error for the tables and functions of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TableFault {
-    /// A table, column or function does not exist, or is not in the `search_path`.
+    /// Not found, or not in the `search_path`.
     Missing,
-    /// The role lacks a privilege.
     Forbidden,
     /// Another transaction holds a lock for longer than `lock_timeout`.
     Busy,
-    /// A row with this key exists.
     Repeated,
     /// A function of the library refuses a value.
     Invalid,
-    /// Any other error.
     Other,
 }
 

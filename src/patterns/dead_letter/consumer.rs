@@ -1,14 +1,9 @@
-//! Lists and redrives (sends again) the dead letters of one consumer, from its topic
-//! `<consumer>.dead-letters`.
+//! Lists and redrives the dead letters of one consumer, from its topic `<consumer>.dead-letters`.
 //!
-//! Input: a consumer's name, the librdkafka settings, and a `Filter`. Output: dead letters, or
-//! their records in the topics they came from, with counts of sent and skipped records. Invariant:
-//! a dead letter is redriven once. A dead letter may be older than the time for which consumers
-//! keep the markers of processed messages. Such a letter is sent only with `force`, because another
-//! consumer could process it twice.
-//!
-//! This module also builds the topic's name and the command that creates the topic, and converts
-//! Kafka settings.
+//! Input: a consumer's name, librdkafka settings, a `Filter`. Output: dead letters, or their
+//! records in the original topics, with counts. Invariant: a dead letter is redriven once. A letter
+//! older than the consumers' markers is sent only with `force`, because another consumer could
+//! process it twice.
 
 use std::time::Duration;
 
@@ -17,7 +12,6 @@ use super::{
 };
 use postrider_kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
 
-/// Suffix of the name of a consumer's dead-letter topic.
 const SUFFIX: &str = ".dead-letters";
 
 /// Maximum that librdkafka accepts. The topic enforces its own size limit.
@@ -28,7 +22,6 @@ pub fn topic_of(consumer: &str) -> String {
     format!("{consumer}{SUFFIX}")
 }
 
-/// Returns the command that creates a consumer's dead-letter topic.
 pub(crate) fn create_command(topic: &str) -> String {
     format!(
         "kafka-topics.sh --bootstrap-server <address> --create --topic {topic} --config retention.ms=-1"
@@ -69,9 +62,8 @@ pub struct DeadLetters {
 /// Options of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedriveOptions {
-    /// Time for which markers are kept. A redriven record reaches every consumer of its topic.
-    /// Another consumer may have deleted its marker of an older message, so older dead letters are
-    /// not sent.
+    /// Time for which markers are kept. Older dead letters are not sent, because another consumer
+    /// of the topic may have deleted its marker.
     pub horizon: Duration,
     /// Sends dead letters older than `horizon` too.
     pub force: bool,
@@ -82,13 +74,13 @@ pub struct RedriveOptions {
 /// Counts of the selected dead letters by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Redriven {
-    /// Dead letters that are stored in their topics and have receipts.
+    /// Stored in their topics, with receipts.
     pub sent: u64,
-    /// Dead letters skipped because they already have receipts.
+    /// Skipped: they already have receipts.
     pub already: u64,
-    /// Dead letters skipped because they are older than the markers and `force` is not set.
+    /// Skipped: older than the markers, and `force` is not set.
     pub too_old: u64,
-    /// Dead letters skipped because their values were truncated.
+    /// Skipped: their values were truncated.
     pub cut: u64,
 }
 
@@ -98,27 +90,24 @@ pub struct Redriven {
 pub struct Pending {
     /// Number of dead letters.
     pub count: u64,
-    /// Time of the oldest letter's first failure, in milliseconds since the Unix epoch. If that
-    /// time is longer ago than markers are kept, the letter is redriven only with `force`.
+    /// Time of the oldest letter's first failure, in milliseconds since the Unix epoch.
     pub oldest_ms: Option<i64>,
 }
 
 impl DeadLetters {
-    /// Creates a handle for the dead letters of `consumer`. The librdkafka `settings` must contain
-    /// at least `bootstrap.servers`.
+    /// Creates a handle for the dead letters of `consumer`. The librdkafka `settings` need at least
+    /// `bootstrap.servers`.
     pub fn new(consumer: &str, settings: &[(String, String)]) -> Self {
         let topic = DeadLetterTopic { kafka: kafka_of(settings), name: topic_of(consumer) };
         Self { consumer: consumer.to_owned(), topic }
     }
 
-    /// Returns the selected dead letters by partition and offset, including letters that were
-    /// redriven.
+    /// Returns the selected dead letters by partition and offset, including redriven ones.
     pub fn list(&self, filter: &Filter) -> Result<Vec<DeadLetter>, DeadLetterError> {
         self.survey(filter, Keep::Whole)
     }
 
-    /// Counts the dead letters that were not redriven and finds the oldest, for metrics. Reads the
-    /// topic to its end.
+    /// Counts the dead letters that were not redriven and finds the oldest. Reads the whole topic.
     pub fn pending(&self) -> Result<Pending, DeadLetterError> {
         let letters = self.survey(&Filter::default(), Keep::Summary)?;
         let waiting = letters.iter().filter(|letter| !letter.is_retried);
@@ -129,9 +118,8 @@ impl DeadLetters {
         }))
     }
 
-    /// Sends the selected dead letters to the topics they came from. If a call fails, the letters
-    /// sent before the failure have receipts. If the process is killed, the next call may repeat up
-    /// to 64 letters that were in flight.
+    /// Sends the selected dead letters to their original topics. Letters sent before a failure have
+    /// receipts. If the process is killed, the next call may repeat up to 64 letters.
     pub fn redrive(
         &self,
         filter: &Filter,

@@ -1,7 +1,7 @@
 //! Errors of reading and redriving dead letters, with their fixes.
 //!
-//! Input: errors of the Kafka client. Output: `DeadLetterError` with its hint; `listed` shortens a
-//! long list for an error text. Invariant: no text contains a key, a payload or a password.
+//! Input: errors of the Kafka client. Output: `DeadLetterError` with its hint. Invariant: no text
+//! contains a key, a payload or a password.
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ pub enum DeadLetterError {
         /// Command that creates the topic.
         creation: String,
     },
-    /// The brokers sent nothing for `seconds` before the end of the topic was reached.
+    /// The brokers sent nothing for `seconds` before the end of the topic.
     #[error("no data from the dead-letter topic for {seconds} s")]
     Unread {
         /// Length of the silence in seconds.
@@ -35,7 +35,7 @@ pub enum DeadLetterError {
     /// A named dead letter is not in the topic.
     #[error("there is no dead letter {}", listed(.0))]
     Missing(Vec<Target>),
-    /// A dead letter selected for redrive is no longer in the topic.
+    /// A selected dead letter is no longer in the topic.
     #[error("the dead letter at {0} does not exist any more")]
     Gone(PartitionOffset),
     /// The producer failed before any record was sent.
@@ -86,7 +86,6 @@ pub enum DeadLetterError {
 }
 
 impl DeadLetterError {
-    /// Whether the error makes the producer unusable.
     pub(super) const fn is_of_the_producer(&self) -> bool {
         matches!(
             self,
@@ -94,7 +93,7 @@ impl DeadLetterError {
         )
     }
 
-    /// Returns the exact fix, if the fix does not depend on the caller's configuration.
+    /// Returns the exact fix, if it does not depend on the caller's configuration.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Reader(_) | Self::Sink(_) | Self::Unconfirmed { .. } => return None,

@@ -2,10 +2,9 @@
 //! them again).
 //!
 //! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s, or their records in the
-//! topics they were meant for. Each redriven letter also gets a receipt in the dead-letter topic: a
-//! record that says the letter was sent. Invariant: key, value and original headers are kept byte
-//! for byte. A redriven record therefore has its original id, and a consumer that has processed it
-//! recognises it. Every call blocks.
+//! original topics, each with a receipt in the dead-letter topic. Invariant: key, value and
+//! original headers are kept byte for byte, so a consumer recognises a record that it has
+//! processed. Every call blocks.
 //!
 //! [`DeadLetterTopic`] is any of these topics. `DeadLetters` is a consumer's own topic,
 //! `<consumer>.dead-letters`, with a check of the markers' age:

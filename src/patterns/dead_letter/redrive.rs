@@ -1,11 +1,11 @@
-//! Redrives dead letters: sends them to their topics again, and stores a receipt for each confirmed
-//! record in the dead-letter topic.
+//! Redrives dead letters: sends them to their topics again, and stores a receipt for each in the
+//! dead-letter topic.
 //!
-//! Input: `Job`s in order of partition and offset, a rate limit, and an interrupt function. Output:
-//! the number of dead letters with receipts, also after a failure. Invariant: a receipt is sent
-//! only after its record is confirmed, so a crash in between repeats a record and loses none. Only
-//! one record per topic and key is in flight at a time, so records of a key keep their order. After
-//! a failure no new record is sent, and records in flight still get receipts.
+//! Input: `Job`s in order of partition and offset, a rate limit, an interrupt function. Output: the
+//! number of dead letters with receipts. Invariant: a receipt is sent only after its record is
+//! confirmed, so a crash repeats a record and loses none. One record per topic and key is in
+//! flight, so records of a key keep their order. After a failure only receipts of records in flight
+//! are sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -21,14 +21,12 @@ use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, StartOffset,
 };
 
-/// Maximum number of records and receipts in flight. A larger number increases throughput, and the
-/// number of records that a crash can repeat.
+/// Maximum number of records and receipts in flight, which a crash can repeat.
 const IN_FLIGHT_MAX: usize = 64;
 
 /// Maximum time without a confirmation while records are in flight.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Interval between checks for confirmations.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Maximum delay that the rate limit makes up for. More would cause a burst.
@@ -60,15 +58,15 @@ pub struct RedriveControl<'a> {
 pub enum Interrupt {
     /// Continue.
     None,
-    /// Send no new records. Records in flight are confirmed and get their receipts.
+    /// Send no new records. Records in flight get their receipts.
     Drain,
     /// End immediately.
     Abort,
 }
 
 impl DeadLetterTopic {
-    /// Runs the jobs, which must be in order. Returns the number of dead letters that were stored
-    /// and have receipts, also after a failure. Calls `progress` with that number as it grows.
+    /// Runs the jobs, which must be in order. Returns the number of dead letters with receipts,
+    /// also after a failure. Calls `progress` with that number as it grows.
     pub fn redrive(
         &self,
         jobs: &[Job],
@@ -144,9 +142,7 @@ struct Redrive<'a, S> {
     sink: S,
     dead_letter_topic: &'a str,
     interrupt: &'a dyn Fn() -> Interrupt,
-    /// Interval between two records.
     interval: Duration,
-    /// Earliest time to send the next record.
     due: Instant,
     /// Time of the last confirmation, or the last time without records in flight.
     last_activity: Instant,
@@ -156,11 +152,10 @@ struct Redrive<'a, S> {
     receipts: VecDeque<Sent>,
     confirmations: Vec<Confirmation>,
     failure: Option<DeadLetterError>,
-    /// Number of records that were stored and have their receipts.
+    /// Records that were stored and have their receipts.
     done: u64,
 }
 
-/// A record in flight, or the receipt for it.
 struct Sent {
     at: PartitionOffset,
     key: Option<Vec<u8>>,
@@ -209,7 +204,6 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Waits until every sent record has its receipt.
     fn finish(&mut self) -> Result<(), DeadLetterError> {
         loop {
             self.poll()?;
@@ -220,7 +214,6 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Processes confirmations and sends the receipts.
     fn poll(&mut self) -> Result<(), DeadLetterError> {
         let mut confirmations = std::mem::take(&mut self.confirmations);
         let polled = self.sink.poll(NO_TIME, &mut confirmations);
@@ -250,7 +243,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
     }
 
     /// Builds a receipt with the dead letter's key and partition, so that the topic retains both
-    /// for the same time.
+    /// equally long.
     fn receipt(&self, sent: &Sent) -> OwnedRecord {
         OwnedRecord {
             topic: self.dead_letter_topic.to_owned(),
@@ -284,7 +277,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         Ok(None)
     }
 
-    /// Records that the brokers refused a record. The first such failure is reported.
+    /// The first failure is reported.
     fn fail(&mut self, sent: &Sent, rejection: Rejection) {
         let (at, reason) = (sent.at, rejection.reason);
         self.failure.get_or_insert(if sent.is_receipt {
@@ -304,7 +297,6 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Returns the positions without a confirmed receipt, in the order of sending.
     fn waiting(&self) -> Vec<PartitionOffset> {
         self.in_flight.values().chain(&self.receipts).map(|sent| sent.at).collect()
     }
@@ -339,11 +331,10 @@ mod tests {
     use postrider_core::route::RejectionCode;
     use postrider_kafka::Refused;
 
-    /// Topics, keys and marks in the order of sending.
     type Log = Rc<RefCell<Vec<(String, String, Option<String>)>>>;
 
-    /// Stores each record at the next poll, except for topics that it refuses and one topic that
-    /// breaks it.
+    /// Stores each record at the next poll, except for topics that it refuses and one that breaks
+    /// it.
     #[derive(Default)]
     struct Fake {
         log: Log,

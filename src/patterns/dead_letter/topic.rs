@@ -1,10 +1,9 @@
-//! Reads a dead-letter topic to its end, or a single record of the topic.
+//! Reads a dead-letter topic to its end, or a single record.
 //!
-//! Input: the Kafka connection, the topic's name, and a `Filter`. Output: a `Survey` with the
-//! selected dead letters and whether each was redriven, or the record at one position. Invariant:
-//! the reader commits no offset and joins no group. A receipt follows its dead letter, so only the
-//! end of the topic shows which letters were redriven. A survey that keeps summaries needs about
-//! 550 bytes per selected dead letter, whatever the letter's size.
+//! Input: the Kafka connection, the topic's name, a `Filter`. Output: a `Survey` of the selected
+//! dead letters, or one record. Invariant: the reader commits no offset and joins no group. A
+//! receipt follows its dead letter, so only the end of the topic shows which letters were redriven.
+//! A summary needs about 550 bytes per dead letter.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -18,13 +17,11 @@ use postrider_kafka::{
     KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
 };
 
-/// Maximum time for the brokers to answer and to name the topic's partitions.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Maximum silence of connected brokers before the end of the topic. Longer silence is a failure.
+/// Maximum silence of connected brokers before the end of the topic.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Interval at which a waiting reader checks the time.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A dead-letter topic and its Kafka connection.
@@ -48,7 +45,7 @@ pub enum Keep {
 /// Result of reading a dead-letter topic.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Selected dead letters by partition and offset, including letters that were redriven.
+    /// Selected dead letters by partition and offset, including redriven ones.
     pub letters: Vec<DeadLetter>,
     /// Number of records that are neither dead letters nor receipts.
     pub foreign: usize,
@@ -109,8 +106,8 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Reads the topic, or one partition of it, from a position to its end or until the callback
-    /// stops it.
+    /// Reads the topic, or one partition, from a position to its end or until the callback stops
+    /// it.
     pub(super) fn walk(
         &self,
         partition: Option<i32>,

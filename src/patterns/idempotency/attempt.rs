@@ -1,15 +1,13 @@
 //! Executes a request once, from the lease to the response, and recovers from any failure in
 //! between.
 //!
-//! Input: a [`Request`] and the work. The work gets a database session and calls [`Attempt::run`],
-//! or [`Attempt::run_in`] with a transaction of any driver, and passes the effect. Output: an
-//! [`Outcome`].
+//! Input: a [`Request`] and the work, which calls [`Attempt::run`], or [`Attempt::run_in`] with any
+//! driver's transaction, and passes the effect. Output: an [`Outcome`].
 //!
 //! Invariant: claim, effect and stored response commit together or not at all. If the caller is
-//! dropped because its client hung up, the work continues, so that the next attempt finds its
-//! response. If the work fails, the key is free before the caller has the outcome. This also holds
-//! if the outcome of the COMMIT is unknown: the next attempt's INSERT waits for that transaction or
-//! finds its row.
+//! dropped, the work continues. If the work fails, the key is free before the caller has the
+//! outcome, even if the outcome of the COMMIT is unknown: the next attempt's INSERT waits for that
+//! transaction or finds its row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +44,7 @@ pub enum Outcome {
     Mismatch,
 }
 
-/// The right to execute a request with [`Attempt::run`] or [`Attempt::run_in`]. A clone is the same
+/// The right to execute a request with [`Attempt::run`] or [`Attempt::run_in`]. Clones are the same
 /// attempt.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is executed before `run`"]
@@ -54,7 +52,7 @@ pub struct Attempt(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` if the request has no key: there is nothing to claim, to cache or to free.
+    /// `None` if the request has no key.
     keyed: Option<Keyed>,
     was_run: AtomicBool,
     /// Whether a response exists. Locked while the attempt runs.
@@ -71,14 +69,12 @@ struct Keyed {
 }
 
 impl Guard {
-    /// Executes the request unless it was executed before. One of all attempts with one key, in all
-    /// processes, has its effect. The others get its response.
+    /// Executes the request unless it was executed before. Of all attempts with one key, in all
+    /// processes, one has its effect. The others get its response.
     ///
-    /// If the request is to be executed, `work` runs in its own task, which continues if this
-    /// future is dropped. The lease is renewed while `work` runs. `work` gets a session with
-    /// Postgres and awaits [`Attempt::run`]. If `work` ends without an effect, for example by an
-    /// error or a panic, the key is free before this future completes. A panic is propagated to the
-    /// caller.
+    /// `work` runs in its own task, which continues if this future is dropped, and renews the
+    /// lease. It gets a Postgres session and awaits [`Attempt::run`]. If it ends without an effect,
+    /// the key is free before this future completes. A panic is propagated.
     ///
     /// ```no_run
     /// use postrider_patterns::idempotency::{Guard, IdempotencyError, Outcome, Request, StoredResponse};
@@ -131,7 +127,6 @@ impl Attempt {
         Self::of(Some(Keyed { guard, request, lease, in_flight }))
     }
 
-    /// Creates an attempt for a request without a key.
     #[cfg(feature = "idempotency-tower")]
     pub(super) fn without_key() -> Self {
         Self::of(None)
@@ -141,8 +136,8 @@ impl Attempt {
         Self(Arc::new(Inner { keyed, was_run: false.into(), has_response: Mutex::new(false) }))
     }
 
-    /// Returns the request to execute. `None` if it has no key; only a layer with optional keys
-    /// lets such a request through.
+    /// Returns the request to execute. `None` if it has no key, which only a layer with optional
+    /// keys permits.
     pub fn request(&self) -> Option<&Request> {
         self.0.keyed.as_ref().map(|keyed| &keyed.request)
     }
@@ -153,7 +148,7 @@ impl Attempt {
     }
 
     /// Runs the effect in a transaction of `client`, as [`Attempt::run_in`] does. Errors: errors of
-    /// the effect, [`IdempotencyError::CommitUnknown`], and the other errors of Postgres.
+    /// the effect, [`IdempotencyError::CommitUnknown`], and other errors of Postgres.
     pub async fn run<E: From<IdempotencyError>>(
         &self,
         client: &mut Client,
@@ -175,21 +170,18 @@ impl Attempt {
     }
 
     /// Runs the effect in this transaction, unless the request had its effect before. Claims the
-    /// key, awaits `effect`, stores the response that it returns, commits, and caches the response.
-    /// Without a key it only awaits `effect` and commits.
+    /// key, awaits `effect`, stores its response, commits, and caches the response. Without a key
+    /// it only awaits `effect` and commits.
     ///
-    /// If `effect` refuses a request for good, for example by a business rule, it should return a
-    /// response. The response is stored and replayed, and everything that the effect wrote is
-    /// committed with it. An error rolls everything back, and the next attempt starts from the
-    /// beginning. Actions of `effect` outside the transaction may happen twice.
+    /// If `effect` refuses a request for good, it should return a response, which is stored and
+    /// replayed. An error rolls everything back, and the next attempt starts from the beginning.
+    /// Actions of `effect` outside the transaction may happen twice.
     ///
-    /// After an error, `run_in` may be called again. While it runs, and after it has a response,
-    /// another call fails with [`IdempotencyError::RunAgain`]. Otherwise the second effect would be
-    /// mistaken for the first one and skipped.
+    /// After an error, `run_in` may be called again. A call while it runs, or after a response,
+    /// fails with [`IdempotencyError::RunAgain`].
     ///
-    /// A session waits for another transaction with the same key for at most
-    /// [`Guard::with_lock_timeout`]. After that the outcome is [`Outcome::Pending`]. Errors: errors
-    /// of the effect and of the driver.
+    /// Waits for another transaction with the key for at most [`Guard::with_lock_timeout`]; the
+    /// outcome is then [`Outcome::Pending`]. Errors: errors of the effect and of the driver.
     pub async fn run_in<T, E>(
         &self,
         transaction: T,
@@ -298,7 +290,7 @@ impl Keyed {
         if let Some(lease) = lease
             && guard.complete(lease, &response).await == OwnerUpdate::Stale
         {
-            // The unique key in Postgres ensures that the effect is still there only once.
+            // The unique key in Postgres ensures that the effect happened only once.
             tracing::warn!("a request outlasted its lease; its response was not cached");
         }
         Ok(outcome)

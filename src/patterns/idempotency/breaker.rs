@@ -1,13 +1,11 @@
-//! A circuit breaker for Redis: bypasses Redis after a failure, so that an outage does not slow
-//! down requests.
+//! A circuit breaker for Redis, so that an outage does not slow down requests.
 //!
 //! Input: outcomes of calls, and the time. Output: whether to call Redis (`CallMode`). Invariant:
-//! after a failure the circuit is open (no calls) for the length of the pause. It is then
-//! half-open: one call probes, and only its success closes the circuit.
+//! after a failure the circuit is open (no calls) for the pause. It is then half-open: one call
+//! probes, and only its success closes the circuit.
 
 use std::time::{Duration, Instant};
 
-/// Whether to call Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallMode {
     /// Closed: call it.
@@ -18,7 +16,6 @@ pub(super) enum CallMode {
     Bypass,
 }
 
-/// Closed until a call fails.
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
     pause: Duration,
@@ -43,7 +40,6 @@ impl CircuitBreaker {
         }
     }
 
-    /// Closes the circuit after a successful probe.
     pub(super) fn recovered(&mut self) {
         self.until = None;
     }

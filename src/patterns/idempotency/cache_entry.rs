@@ -1,5 +1,4 @@
-//! Encodes and decodes the Redis value of an idempotency key: the state of the request, in a
-//! compact string.
+//! Encodes and decodes the Redis value of an idempotency key.
 //!
 //! ```text
 //! PENDING    P  fingerprint (32)  the owner's token (8)                                    41 bytes
@@ -21,7 +20,6 @@ const PENDING: u8 = b'P';
 const COMPLETED: u8 = b'C';
 const POINTER: u8 = b'L';
 
-/// Length of an owner's token in bytes.
 const TOKEN: usize = 8;
 const PREFIX: usize = 1 + Fingerprint::LENGTH;
 
@@ -31,20 +29,16 @@ pub(super) type Pending = [u8; PREFIX + TOKEN];
 /// State that a Redis value encodes, seen by one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CacheEntry {
-    /// An attempt of this request is in progress.
     Pending,
-    /// The request completed with this response.
     Completed(StoredResponse),
     /// The request completed, and its response is in Postgres.
     Pointer,
-    /// The key belongs to another request.
     Mismatch,
-    /// The value is not in the format above.
     Corrupt,
 }
 
 impl CacheEntry {
-    /// Decodes the value for a request. Accepts any of the request's fingerprints.
+    /// Accepts any of the request's fingerprints.
     pub(super) fn of(value: &Bytes, request: &Request) -> Self {
         match (Self::decode(value.clone(), request.fingerprint()), request.former_fingerprint()) {
             (Self::Mismatch, Some(former)) => Self::decode(value.clone(), former),
@@ -82,8 +76,8 @@ pub(super) fn pending(fingerprint: &Fingerprint, token: u64) -> Pending {
     all
 }
 
-/// Encodes COMPLETED with the response, or POINTER if the response is longer than `bytes_max`. The
-/// fingerprint comes from the owner's PENDING.
+/// Encodes COMPLETED, or POINTER if the response is longer than `bytes_max`. The fingerprint comes
+/// from the owner's PENDING.
 pub(super) fn completed(pending: &Pending, response: &StoredResponse, bytes_max: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(PREFIX + 64 + response.body().len().min(bytes_max));
     value.push(COMPLETED);

@@ -1,28 +1,25 @@
-//! Writes JSON texts with the same meaning in one form, for the fingerprint of a request.
+//! Writes JSON texts with one meaning in one form, for the fingerprint of a request.
 //!
-//! Input: a JSON text. Output: its canonical form, or `None` if the text is not JSON. Invariant:
-//! white space, the order of members, escapes in strings and the notation of a number (1.0, 1.00,
-//! 1e0) do not matter. Every other difference counts. Numbers are compared as decimals, not as
-//! floating-point numbers. If members share a name, each counts in the order of the text, because
-//! parsers differ in which one they take.
+//! Input: a JSON text. Output: its canonical form, or `None` if it is not JSON. Invariant: white
+//! space, the order of members, escapes and the notation of a number (1.0, 1e0) do not matter.
+//! Every other difference counts. Numbers are compared as decimals. If members share a name, each
+//! counts in order, because parsers differ.
 //!
-//! The module parses the text itself, value by value. `serde_json::Value` does not suffice: a cargo
-//! feature that any crate in the program may have enabled decides which digits of a number it
-//! keeps.
+//! `serde_json::Value` does not suffice: a cargo feature that any crate may enable decides which
+//! digits of a number it keeps.
 
 use serde_core::Deserialize;
 use serde_core::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Maximum depth of nested values. Deeper values are taken unchanged. Each level reads its inner
-/// text again, so this bounds the time for a hostile text. Real texts are rarely deeper than ten.
+/// text again, so this bounds the time for a hostile text.
 const DEPTH_MAX: usize = 32;
-/// Maximum number of digits of an exponent. A longer exponent is taken unchanged. 18 digits fit
-/// into an `i64`, with room for the length of a text.
+/// Maximum number of digits of an exponent, which fit into an `i64`. A longer exponent is taken
+/// unchanged.
 const EXPONENT_DIGITS_MAX: usize = 18;
 
-/// Returns the canonical form: JSON without white space, except in values that are nested too
-/// deeply.
+/// Returns JSON without white space, except in values that are nested too deeply.
 pub(super) fn canonical(text: &[u8]) -> Option<Vec<u8>> {
     let whole: &RawValue = serde_json::from_slice(text).ok()?;
     let mut out = Vec::with_capacity(text.len());
@@ -101,7 +98,6 @@ fn length(of: usize) -> i64 {
     length
 }
 
-/// All members of an object, including members that share a name.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
@@ -179,7 +175,6 @@ mod tests {
             ("[]", "{}"),
             ("[1,2]", "[2,1]"),
             ("[[1],2]", "[[1,2]]"),
-            // Some parsers take the first member, others the last.
             ("{\"a\":1,\"a\":2}", "{\"a\":2}"),
             ("{\"a\":1,\"a\":2}", "{\"a\":2,\"a\":1}"),
             ("{\"$serde_json::private::Number\":\"1.0\"}", "1.0"),

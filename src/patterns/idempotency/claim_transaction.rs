@@ -1,11 +1,9 @@
-//! The three calls of the guard in the transaction of an effect, as a trait that any driver can
-//! implement.
+//! The guard's three calls in the transaction of an effect, as a trait for any driver.
 //!
-//! Input: an open transaction, a [`Request`], and later its [`StoredResponse`]. Output: a
-//! [`Reservation`], then the stored response, then the COMMIT. Invariant: of all transactions that
-//! reserve one key, at most one commits, with its effect and its response. This module implements
-//! the trait for `tokio_postgres::Transaction`. With another driver, the calls are the SQL
-//! functions `idempotency_begin` and `idempotency_finish`.
+//! Input: an open transaction, a [`Request`], later its [`StoredResponse`]. Output: a
+//! [`Reservation`], the stored response, the COMMIT. Invariant: of all transactions that reserve
+//! one key, at most one commits. Implemented here for `tokio_postgres::Transaction`. Other drivers
+//! call the SQL functions `idempotency_begin` and `idempotency_finish`.
 
 use std::time::Duration;
 
@@ -19,28 +17,25 @@ use super::response::StoredResponse;
 
 /// An open transaction of a driver. Dropping it rolls it back.
 ///
-/// The file `tests/drivers/sqlx_claim.rs` in the repository contains an implementation for sqlx,
-/// with an endpoint and its tests.
+/// The repository's `tests/drivers/sqlx_claim.rs` implements the trait for sqlx.
 pub trait ClaimTransaction: Send {
     /// Error type of the driver.
     type Error;
 
-    /// Claims the key of the request: `SELECT * FROM idempotency_begin(..)`.
-    /// [`Reservation::of_row`] reads the returned row. A key with any of [`Request::fingerprints`]
-    /// belongs to the request.
+    /// Claims the key of the request: `SELECT * FROM idempotency_begin(..)`, whose row
+    /// [`Reservation::of_row`] reads. Any of [`Request::fingerprints`] belongs to the request.
     ///
-    /// Waits for at most `wait_max` while another transaction has the key; then the result is
-    /// [`Reservation::Busy`]. Zero sets no limit. If the program is frozen, its idle transaction
-    /// must end without it. An implementation therefore sets `idle_in_transaction_session_timeout`.
+    /// Waits for at most `wait_max` (zero: no limit) while another transaction has the key; the
+    /// result is then [`Reservation::Busy`]. Must also set `idle_in_transaction_session_timeout`,
+    /// so that the transaction of a frozen program ends.
     fn reserve(
         &mut self,
         request: &Request,
         wait_max: Duration,
     ) -> impl Future<Output = Result<Reservation, Self::Error>> + Send;
 
-    /// Stores the response of the key that this transaction reserved:
-    /// `SELECT idempotency_finish(..)`. Fails if an earlier statement of the transaction failed,
-    /// even if that error was ignored.
+    /// Stores the response of the reserved key: `SELECT idempotency_finish(..)`. Fails if an
+    /// earlier statement of the transaction failed, even if that error was ignored.
     fn store(
         &mut self,
         request: &Request,
@@ -48,20 +43,19 @@ pub trait ClaimTransaction: Send {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Commits the transaction. After an error the outcome may be unknown; a repeat of the request
-    /// with its key finds the outcome.
+    /// finds it.
     ///
     /// If a statement failed and its error was ignored, the server answers COMMIT without an error
-    /// and rolls back. `store` notices this case. A request without a key has no `store`, so an
-    /// endpoint that accepts such requests should first execute a statement here.
+    /// and rolls back. `store` notices this. For requests without a key, first execute a statement
+    /// here.
     fn commit(self) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// Whether the transaction may have its effect. A new variant would be a breaking change on
-/// purpose, because each variant needs code.
+/// Whether the transaction may have its effect. Exhaustive, because each variant needs code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "unless the key is won, the effect has happened before"]
 pub enum Reservation {
-    /// The request is the first: run the effect, then `store`.
+    /// First request: run the effect, then `store`.
     Won,
     /// The request committed before, with this response.
     Done(StoredResponse),
@@ -124,9 +118,8 @@ impl ClaimTransaction for Transaction<'_> {
     }
 }
 
-/// Classifies an error of COMMIT. If the server answers with an ERROR, the transaction was rolled
-/// back. After a FATAL error or a lost connection the outcome is unknown, because both may follow a
-/// commit.
+/// Classifies an error of COMMIT. An ERROR means a rollback. After a FATAL error or a lost
+/// connection the outcome is unknown, because both may follow a commit.
 fn after_commit(error: tokio_postgres::Error) -> IdempotencyError {
     let is_rolled_back = error.as_db_error().is_some_and(|answer| {
         answer.parsed_severity() == Some(Severity::Error)

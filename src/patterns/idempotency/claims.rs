@@ -1,31 +1,24 @@
-//! Claims an idempotency key in Postgres. Inserts the key's row into `idempotency_keys` in the
-//! transaction of the effect, so that only one of several identical requests commits its effect.
+//! Claims of idempotency keys in Postgres. The key's row is inserted into `idempotency_keys` in the
+//! transaction of the effect.
 //!
-//! Input: the caller's transaction, a [`Request`] and its [`StoredResponse`]. The response is known
-//! at once, or before the transaction ends (`reserve`, then `store`). Output: a [`Claim`];
-//! [`find_claim`] only looks for a committed one. Invariant: of all transactions that claim one key
-//! with [`Claim::Won`], at most one commits. Its row exists if and only if its effect does. A
-//! committed row never changes. The module needs the table of `migrations::Piece::Idempotency`.
+//! Input: the caller's transaction, a [`Request`] and its [`StoredResponse`], known at once or
+//! later (`reserve`, then `store`). Output: a [`Claim`]; [`find_claim`] only looks for a committed
+//! one. Invariant: of all transactions that claim one key with [`Claim::Won`], at most one commits.
+//! Its row exists if and only if its effect does. A committed row never changes. The module needs
+//! `migrations::Piece::Idempotency`.
 //!
 //! # Why in Postgres and not in Redis
 //!
-//! An owner in Redis owns the key only until its time to live expires. A process may pause because
-//! its machine was suspended, its disk hung or it waited for a lock. Such a process still reaches
-//! COMMIT after a successor has begun.
-//!
-//! A longer time to live makes the overlap rarer, never impossible, and clients of a crashed owner
-//! wait longer. A flush loses the owner altogether. A failover can lose it too, because Redis
-//! replicates asynchronously. Two executions of one request are therefore always possible.
-//!
-//! One *effect* can be guaranteed: the effect and a row with a unique key commit together or not at
-//! all, and both executions need that row.
+//! An owner in Redis owns the key only until its time to live expires. A paused process may still
+//! reach COMMIT after a successor has begun, and a flush or failover of Redis loses the owner. Two
+//! executions are therefore always possible. One *effect* is guaranteed, because effect and row
+//! commit together, and both executions need that row.
 //!
 //! # When a row may be deleted
 //!
-//! A row may be deleted when neither a client nor a queue, a job or a browser tab can repeat the
-//! request. That is after the longest retry period, and never before the COMPLETED time to live in
-//! Redis plus the longest transaction. With the default settings, two days suffice if no request is
-//! repeated later. A row takes about 300 bytes.
+//! A row may be deleted when no client, queue, job or browser tab can repeat the request, and never
+//! before the COMPLETED time to live in Redis plus the longest transaction. With the default
+//! settings, two days suffice if no request is repeated later. A row takes about 300 bytes.
 
 use std::time::Duration;
 
@@ -37,7 +30,7 @@ use super::error::IdempotencyError;
 use super::request::{Fingerprint, Request};
 use super::response::StoredResponse;
 
-/// Another run is deleting the locked rows.
+/// SKIP LOCKED: another run is deleting the locked rows.
 const CLEAN: &str = "\
     DELETE FROM idempotency_keys AS kept USING ( \
         SELECT scope, key FROM idempotency_keys \
@@ -46,7 +39,7 @@ const CLEAN: &str = "\
     ) AS old WHERE kept.scope = old.scope AND kept.key = old.key";
 
 /// Maximum number of attempts. A row may be deleted between the INSERT that conflicted with it and
-/// the SELECT that reads it.
+/// the SELECT.
 const ATTEMPTS: u32 = 3;
 
 const INSERT: &str = "\
@@ -55,12 +48,12 @@ const INSERT: &str = "\
 const SELECT: &str = "\
     SELECT fingerprint, status, headers, body FROM idempotency_keys WHERE scope = $1 AND key = $2";
 
-/// Limits lock waits of the next statements to $1, until [`AS_BEFORE`]. If $1 is NULL or the
-/// session's own limit is shorter, the session's limit applies.
+/// Limits lock waits to $1 until [`AS_BEFORE`], unless $1 is NULL or the session's own limit is
+/// shorter.
 ///
-/// Also ends the session if the transaction is then idle for 30 s, unless the session has its own
-/// limit. 30 s is the default length of a lease in Redis. Without a limit, a process that was
-/// frozen for 51 s in its effect kept its key for the whole 51 s.
+/// Also ends the session if the transaction is idle for 30 s, the default length of a lease in
+/// Redis, unless the session has its own limit. Without a limit, a process that was frozen for 51 s
+/// kept its key for 51 s.
 const BOUND: &str = "\
     SELECT set_config('postrider.lock_timeout', session, true), set_config('lock_timeout', \
         CASE WHEN claim IS NULL OR session::interval BETWEEN '1 us' AND claim::interval \
@@ -72,16 +65,15 @@ const AS_BEFORE: &str =
     "SELECT set_config('lock_timeout', current_setting('postrider.lock_timeout'), true)";
 const UPDATE: &str = "\
     UPDATE idempotency_keys SET status = $3, headers = $4, body = $5 WHERE scope = $1 AND key = $2";
-/// Status of a row whose transaction has no response yet. No response can have this status. If such
-/// a row were ever committed, it would cause an error instead of an empty response.
+/// Status of a row without a response yet. No response has this status, so a committed row of this
+/// kind causes an error instead of an empty response.
 const RESERVED: i16 = 0;
 
-/// Whether the transaction may have its effect. A new variant would be a breaking change on
-/// purpose, because each variant needs code.
+/// Whether the transaction may have its effect. Exhaustive, because each variant needs code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "unless the claim is won, the effect has happened before"]
 pub enum Claim {
-    /// The request is the first: continue and commit.
+    /// First request: continue and commit.
     Won,
     /// The request committed before: roll back and send this response.
     Done(StoredResponse),
@@ -100,14 +92,14 @@ pub enum ExistingClaim {
 
 /// Claims the key for the caller's transaction.
 ///
-/// Waits while another transaction has the key locked. If that transaction commits, the result is
-/// [`Claim::Done`]; if it rolls back, the result is [`Claim::Won`]. Set `lock_timeout` to bound the
-/// wait, which then ends in [`IdempotencyError::Busy`]. By default Postgres sets no limit.
+/// Waits while another transaction has the key locked: [`Claim::Done`] if it commits,
+/// [`Claim::Won`] if it rolls back. `lock_timeout` bounds the wait, which then ends in
+/// [`IdempotencyError::Busy`]; Postgres sets no limit by default.
 ///
-/// If the response is known beforehand, because the client generates the ids, claim first: the
-/// losing transaction then does no work. Claiming last is equally safe, if everything is rolled
-/// back unless the claim was won. In REPEATABLE READ and SERIALIZABLE the losing transaction may
-/// get a serialization failure instead: repeat the transaction.
+/// If the response is known beforehand, claim first: the losing transaction then does no work.
+/// Claiming last is equally safe, if everything is rolled back unless the claim was won. In
+/// REPEATABLE READ and SERIALIZABLE the losing transaction may get a serialization failure: repeat
+/// it.
 pub async fn claim(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -118,8 +110,8 @@ pub async fn claim(
 }
 
 /// Claims the key before the response is known. If the claim is won, `store` must follow in the
-/// same transaction. Waits for at most `wait_max`, or for the session's `lock_timeout` if that is
-/// shorter. Zero sets no limit. Also limits the idle time of the transaction.
+/// same transaction. Waits for at most `wait_max` or the session's shorter `lock_timeout`; zero
+/// sets no limit. Also limits the idle time of the transaction.
 pub(super) async fn reserve(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -128,8 +120,8 @@ pub(super) async fn reserve(
     insert(transaction, request, (RESERVED, &[], &[]), Some(wait_max)).await
 }
 
-/// Stores the response in the row that `reserve` inserted in this transaction. Fails if an earlier
-/// statement of the transaction failed, even if that error was ignored.
+/// Stores the response in the row that `reserve` inserted. Fails if an earlier statement of the
+/// transaction failed, even if that error was ignored.
 pub(super) async fn store(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -152,7 +144,6 @@ pub(super) async fn store(
 }
 
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
-/// Status, headers and body.
 type Parts<'a> = (i16, &'a [(String, String)], &'a [u8]);
 
 async fn insert(
@@ -190,9 +181,9 @@ async fn insert(
     Err(IdempotencyError::Vanishing)
 }
 
-/// Limits the lock wait of `statement`, which has not been sent yet, to `wait_max`, and restores
-/// the limit afterwards. All of this takes one round trip, because each future sends its statement
-/// when it is first polled.
+/// Limits the lock wait of `statement` to `wait_max` and restores the limit afterwards. Takes one
+/// round trip, because each future sends its statement when first polled, so `statement` must not
+/// have been sent.
 async fn bounded(
     transaction: &Transaction<'_>,
     statement: impl Future<Output = Result<u64, Error>>,
@@ -219,8 +210,8 @@ fn status(response: &StoredResponse) -> i16 {
     status
 }
 
-/// Returns the committed claim of the request's key, if any. Does not wait, so it does not see open
-/// transactions. Only [`claim`] decides.
+/// Returns the committed claim of the request's key, if any. Does not wait for open transactions:
+/// only [`claim`] decides.
 pub async fn find_claim(
     client: &(impl GenericClient + Sync),
     request: &Request,
@@ -233,9 +224,8 @@ pub async fn find_claim(
     row.map(|row| read(&row, request)).transpose()
 }
 
-/// Deletes up to `batch` claims that are older than `older_than`, oldest first, in one statement.
-/// Returns the number of deleted claims. Call it until it deletes fewer than `batch`. It needs
-/// DELETE on `idempotency_keys`.
+/// Deletes up to `batch` claims older than `older_than`, oldest first, and returns their number.
+/// Call it until it deletes fewer than `batch`. Needs DELETE on `idempotency_keys`.
 ///
 /// A request that is repeated after its claim was deleted has its effect again. A safe age exceeds
 /// the time to live in Redis ([`GuardSettings`](super::GuardSettings)) and the time in which a

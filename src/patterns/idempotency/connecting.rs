@@ -1,8 +1,7 @@
 //! A Redis connection that exists or is being opened, shared by all calls of the guard.
 //!
 //! Input: a [`Server`]. Output: a [`Connection`], or the error. Invariant: connecting takes at most
-//! [`CONNECT_TIMEOUT`]. It continues if the waiting call gives up, so that a slow handshake
-//! completes. A failed value stays failed, and the caller creates another one.
+//! [`CONNECT_TIMEOUT`], and continues if the waiting call gives up. A failed value stays failed.
 
 use std::io;
 
@@ -14,12 +13,12 @@ use crate::redis_client::{CONNECT_TIMEOUT, Connection, Server};
 /// `None` while the connection is being opened.
 type State = Option<RedisResult<Connection>>;
 
-/// A connection that its own task opens. A clone is the same connection.
+/// A connection that its own task opens. Clones share it.
 #[derive(Clone)]
 pub(super) struct Connecting(watch::Receiver<State>);
 
 impl Connecting {
-    /// Starts to connect. Must be called inside a tokio runtime.
+    /// Must be called inside a tokio runtime.
     pub(super) fn start(server: &Server) -> Self {
         let (sender, receiver) = watch::channel(None);
         let server = server.clone();
@@ -33,7 +32,6 @@ impl Connecting {
         Self(receiver)
     }
 
-    /// Waits until the connection is open or has failed.
     pub(super) async fn ready(&mut self) -> RedisResult<Connection> {
         let made = self.0.wait_for(Option::is_some).await;
         match made.as_deref() {

@@ -1,8 +1,5 @@
-//! Counters of the idempotency guard's decisions, for metrics.
-//!
-//! Input: each decision of [`Guard`](super::Guard). Output: [`Counts`], a plain snapshot of the
-//! atomic counters. Invariant: counters never decrease. Each request is counted once, even if it
-//! waits.
+//! Counters of the guard's decisions, for metrics. Invariant: counters never decrease. Each request
+//! is counted once, even if it waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,8 +15,8 @@ pub struct Counts {
     pub replayed: u64,
     /// Requests whose fingerprint differs from the one stored in Redis.
     pub mismatched: u64,
-    /// Requests that Redis could not decide. Redis did not answer, was bypassed, is not configured,
-    /// or has a pointer or a corrupt value.
+    /// Requests that Redis could not decide: no answer, bypassed, not configured, or a pointer or
+    /// corrupt value.
     pub unsure: u64,
     /// Calls of `complete`, `renew` and `release` by a former owner.
     pub stale: u64,

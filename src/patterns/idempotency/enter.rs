@@ -1,10 +1,8 @@
-//! Decides whether a request is executed now. If the guard allows it, a repeated request waits for
-//! the first one with its key.
+//! Decides whether a request is executed now, or waits for the first one with its key.
 //!
-//! Input: a [`Request`]. Output: an [`Attempt`] to execute it, or its outcome without execution.
-//! Invariant: at most one attempt per key exists in this process at a time. A request waits for an
-//! effect no longer than the guard allows, and no more requests wait than the guard allows. Each
-//! request also waits briefly until Postgres has said whether an effect exists.
+//! Input: a [`Request`]. Output: an [`Attempt`], or the outcome without execution. Invariant: at
+//! most one attempt per key exists in this process. Waits stay within the guard's limits of time
+//! and number; each request also waits briefly until Postgres has said whether an effect exists.
 
 use std::time::Duration;
 
@@ -19,17 +17,14 @@ use super::request::Request;
 
 /// First pause before Redis is asked again: several times the duration of an order.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause. A waiting user hardly notices it, and each waiting request causes 5 round trips
-/// per second.
+/// Longest pause: each waiting request causes 5 round trips per second.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Maximum time in which a request waits until the first request with its key in this process knows
-/// whether Postgres has a response. The answer takes two round trips after the first request has a
-/// session. Without this wait, 86 of 100 concurrent repeats of a completed request got "in
-/// progress" while Redis was away.
+/// Maximum wait until the first request of this process knows whether Postgres has a response: two
+/// round trips. Without it, 86 of 100 concurrent repeats of a completed request got "in progress"
+/// while Redis was away.
 const DECISION_MAX: Duration = Duration::from_secs(1);
 
-/// How to continue with a request.
 #[derive(Debug)]
 pub(super) enum Entry {
     Execute(Attempt),
@@ -82,7 +77,6 @@ impl Guard {
     }
 }
 
-/// State of a waiting request.
 struct Wait<'a> {
     guard: &'a Guard,
     decided_by: Instant,
@@ -98,8 +92,8 @@ impl<'a> Wait<'a> {
         Self { guard, decided_by, until, pause: PAUSE, place: None }
     }
 
-    /// Waits until it is worth asking again (`None`) or there is an answer. The answer is the first
-    /// request's response, or that the time or the places for waiting are used up.
+    /// Waits until it is worth asking again (`None`) or there is an answer: a response, or that
+    /// time or places for waiting are used up.
     async fn step(&mut self, request: &Request) -> Option<Outcome> {
         let answer = self.next(request).await;
         let tally = &self.guard.shared.tally;
@@ -145,7 +139,6 @@ impl<'a> Wait<'a> {
                     Progress::Done(response) => Some(Outcome::Replayed(response.clone())),
                     Progress::Deciding | Progress::Executing => None,
                 },
-                // The first request ended without a response.
                 Ok(Err(_)) => None,
                 Err(_) => Some(self.guard.pending()),
             };

@@ -2,8 +2,7 @@
 //!
 //! Input: errors of the two clients; refused settings, scopes and responses. Output:
 //! `IdempotencyError` with its hint. Invariant: no text contains a key, a payload or a password. An
-//! unavailable Redis is not an error: the guard then leaves the decision to Postgres. An invalid
-//! key of a client is a `KeyRefusal` instead.
+//! unavailable Redis is not an error. An invalid key is a `KeyRefusal`.
 
 use std::error::Error;
 
@@ -11,15 +10,14 @@ use tokio_postgres::error::SqlState;
 
 use crate::table_error::TableFault;
 
-/// Reason why the guard cannot be created, a response cannot be stored, or Postgres did not decide.
-/// After an error of Postgres the transaction is aborted and must be rolled back.
+/// Error of the guard. After an error of Postgres the transaction must be rolled back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdempotencyError {
     /// A setting is out of range.
     #[error("invalid settings of the idempotency guard: {0}")]
     Settings(&'static str),
-    /// The Redis URL cannot be parsed. The error does not repeat the URL, which may contain a
+    /// The Redis URL cannot be parsed. The error does not repeat it, because it may contain a
     /// password.
     #[error("the Redis URL is not valid")]
     Url(#[source] Box<dyn Error + Send + Sync>),
@@ -29,8 +27,7 @@ pub enum IdempotencyError {
     /// The status is not a final status from 200 to 599.
     #[error("{0} is not the status of a final response")]
     Status(u16),
-    /// HTTP does not allow the header with this index, from 0. A value with a line break would
-    /// inject another header into every replay.
+    /// HTTP does not allow the header with this index, from 0. A line break would inject a header.
     #[error("header {0} of the response has a name or value that HTTP does not allow")]
     Header(usize),
     /// The table does not exist, or is not in the session's `search_path`.
@@ -39,28 +36,25 @@ pub enum IdempotencyError {
     /// The role lacks a privilege on the table.
     #[error("the role lacks a privilege on `idempotency_keys`")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// Another transaction locked the key for longer than `lock_timeout` or `statement_timeout`.
-    /// Tell the client to retry.
+    /// Another transaction locked the key for too long. Tell the client to retry.
     #[error("another transaction has locked the idempotency key")]
     Busy(#[source] tokio_postgres::Error),
     /// The row does not have the format that [`claim`](super::claim) writes.
     #[error("a row of `idempotency_keys` does not contain a valid response")]
     CorruptRow,
-    /// The row existed and was deleted, several times: something deletes keys that are in use.
+    /// The row was deleted several times: something deletes keys that are in use.
     #[error("rows of `idempotency_keys` are deleted while they are in use")]
     Vanishing,
-    /// COMMIT was sent and its outcome is unknown: the effect exists or does not. A repeat of the
-    /// request with its key finds the outcome.
+    /// COMMIT was sent and its outcome is unknown. A repeat of the request finds it.
     #[error("the outcome of COMMIT is not known")]
     CommitUnknown(#[source] tokio_postgres::Error),
-    /// An attempt was run again while it was running or after it had a response. If the response is
-    /// stored, a repeat of the request with its key gets it.
+    /// An attempt was run again while it was running or after it had a response.
     #[error("the attempt is being run or has its response, and was run again")]
     RunAgain,
     /// The tokio runtime ended before the work did.
     #[error("the runtime was shut down before the request was executed")]
     ShutDown,
-    /// Another statement of the guard failed, or a statement of the effect failed for any reason.
+    /// Another statement of the guard or of the effect failed.
     #[error("a statement of the request failed in the database")]
     Database(#[source] tokio_postgres::Error),
 }

@@ -1,5 +1,5 @@
-//! The idempotency guard. It decides with Redis which request executes, which must wait, and which
-//! gets the stored response, so that most repeats never reach Postgres.
+//! The idempotency guard decides with Redis which request executes, which waits, and which gets the
+//! stored response. Most repeats never reach Postgres.
 //!
 //! ```text
 //!            begin: New                      complete by the owner
@@ -12,9 +12,8 @@
 //! ```
 //!
 //! Input: a [`Request`], a [`Lease`], a [`StoredResponse`]. Output: [`BeginOutcome`],
-//! [`OwnerUpdate`]. Invariant: only the owner changes a key. Each call is one round trip, or none
-//! while Redis is bypassed. No call returns an error. A call that is dropped half-way leaves no key
-//! PENDING without an owner.
+//! [`OwnerUpdate`]. Invariant: only the owner changes a key. Each call takes at most one round trip
+//! and returns no error. A dropped call leaves no key PENDING without an owner.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,42 +33,40 @@ use super::request::Request;
 use super::response::StoredResponse;
 use super::settings::GuardSettings;
 
-/// Retry-After of a guard without Redis. A guard with Redis has this value as its default.
+/// Retry-After of a guard without Redis, and the default with Redis.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Upper bound of the waiting time. Clients and proxies give up earlier.
+/// Upper bound of the waiting time: clients and proxies give up earlier.
 const WAIT_MAX: Duration = Duration::from_hours(1);
 
-/// Default wait for a claim that another session holds. Most transactions are shorter, and clients
-/// wait longer.
+/// Default wait for a claim of another session: longer than most transactions, shorter than clients
+/// wait.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum value of `lock_timeout` in Postgres.
+/// Maximum of `lock_timeout` in Postgres.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(2_147_483_647);
 
-/// Additional wait of `begin` after the response timeout, so that Redis is bypassed by then.
+/// Extra wait of `begin` after the response timeout, so that Redis is bypassed by then.
 const LATE_NOTED: Duration = Duration::from_millis(2);
 
-/// How to continue with a request. A new variant would be a breaking change on purpose, because
-/// each variant needs code.
+/// How to continue with a request. Exhaustive, because each variant needs code.
 #[derive(Debug)]
 #[must_use = "whether to execute the request"]
 pub enum BeginOutcome {
-    /// The request is the first: execute it, then call [`Guard::complete`]. Dropping the lease
-    /// frees its key.
+    /// First request: execute it, then call [`Guard::complete`]. Dropping the lease frees its key.
     New(Lease),
     /// Another attempt of this request is in progress: respond with 409, retry later.
     Pending {
         /// Value for the Retry-After header.
         retry_after: Duration,
     },
-    /// The request has completed: send this response again.
+    /// The request has completed: send this response.
     Replay(StoredResponse),
     /// The key belongs to another request: respond with 422.
     Mismatch,
-    /// Redis cannot decide. Call [`find_claim`](super::find_claim) in Postgres, and execute without
-    /// a lease if it finds no claim. This is as safe, but concurrent duplicates are slower, because
-    /// they wait for each other in [`claim`](super::claim).
+    /// Redis cannot decide. Call [`find_claim`](super::find_claim), and execute without a lease if
+    /// it finds no claim. This is as safe, but concurrent duplicates wait for each other in
+    /// [`claim`](super::claim).
     Unsure,
 }
 
@@ -78,15 +75,14 @@ pub enum BeginOutcome {
 pub enum OwnerUpdate {
     /// Redis made the change.
     Applied,
-    /// The lease had expired, and another owner may have begun. Nothing was changed; the state in
-    /// Postgres is valid.
+    /// The lease had expired, so nothing was changed. The state in Postgres is valid.
     Stale,
-    /// Redis did not answer. The key is free when its time to live expires or the lease is dropped.
-    /// Until then clients may be asked to wait.
+    /// Redis did not answer. The key is freed when its time to live expires or the lease is
+    /// dropped.
     Unsure,
 }
 
-/// The cache in front of the claims table, with or without Redis. A clone is the same guard.
+/// The cache in front of the claims table, with or without Redis. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Guard {
     pub(super) shared: Arc<Shared>,
@@ -94,17 +90,15 @@ pub struct Guard {
     pub(super) lock_timeout: Duration,
 }
 
-/// State that all clones of a guard and its leases share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) redis: Option<RedisStore>,
     pub(super) tally: AtomicCounts,
     pub(super) in_flight: Arc<AllInFlight>,
-    /// Runtime for cleanup after a future or a lease is dropped.
+    /// Runs cleanup after a future or a lease is dropped.
     runtime: Option<Handle>,
 }
 
-/// How requests wait for the first one with their key.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
     pub(super) time_max: Duration,
@@ -124,8 +118,8 @@ impl Shared {
 }
 
 impl Guard {
-    /// Creates a guard with the Redis at `url`, version 7.0 or newer. Returns immediately, even if
-    /// Redis is unavailable, and connects in the background. Must be called inside a tokio runtime.
+    /// Creates a guard with the Redis at `url`, version 7.0 or newer. Connects in the background
+    /// and returns immediately. Must be called inside a tokio runtime.
     /// Errors: [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
     ///
     /// * One server: `redis://user:password@host:6379/0`.
@@ -156,11 +150,10 @@ impl Guard {
     }
 
     /// Lets requests wait in [`Guard::execute`] for the response of the first one with their key. A
-    /// request waits for at most `time_max` (limited to an hour) before the client is asked to
-    /// retry. At most `requests_max` requests wait at a time. By default no request waits for an
-    /// effect. It waits only briefly, until Postgres has said whether an effect exists.
+    /// request waits for at most `time_max` (at most an hour), and at most `requests_max` requests
+    /// wait at a time. By default requests do not wait for an effect.
     ///
-    /// A request of this process wakes the requests that wait for it. The others poll Redis, every
+    /// A request of this process wakes its waiters. Requests of other processes poll Redis, every
     /// 10 ms at first and every 200 ms later.
     #[must_use]
     pub fn with_waiting(mut self, time_max: Duration, requests_max: usize) -> Self {
@@ -170,25 +163,21 @@ impl Guard {
     }
 
     /// Sets how long [`Attempt::run`](super::Attempt::run) waits for a claim of another session
-    /// before the client is asked to retry. The default is 5 s, and zero sets no limit. A shorter
-    /// `lock_timeout` of the session takes precedence. The effect itself has the session's
-    /// `lock_timeout`.
+    /// before the client is asked to retry: 5 s by default, zero for no limit. A shorter
+    /// `lock_timeout` of the session takes precedence and also applies to the effect.
     ///
     /// `run` also sets `idle_in_transaction_session_timeout` to 30 s for its transaction, unless
-    /// the session has its own limit. A frozen process therefore keeps its key for at most that
-    /// time.
+    /// the session has a limit. A frozen process therefore keeps its key for at most that time.
     ///
-    /// A waiting request occupies a Postgres session that other requests cannot use.
+    /// A waiting request occupies a Postgres session.
     #[must_use]
     pub fn with_lock_timeout(mut self, time_max: Duration) -> Self {
         self.lock_timeout = time_max.min(LOCK_TIMEOUT_MAX);
         self
     }
 
-    /// Tries to get the lease.
-    ///
-    /// If the future is dropped while it waits, or Redis answers too late, the lease may still be
-    /// granted. It is then released in the background.
+    /// Tries to get the lease. A lease that is granted after the future is dropped, or too late, is
+    /// released in the background.
     pub async fn begin(&self, request: &Request) -> BeginOutcome {
         let begin = self.begin_uncounted(request).await;
         count(match &begin {
@@ -234,11 +223,11 @@ impl Guard {
         }
     }
 
-    /// Stores the response that the owner's transaction committed, or that another transaction had
-    /// committed. Call it after the COMMIT, never before.
+    /// Stores the response that this or another transaction committed. Call it after the COMMIT,
+    /// never before.
     ///
-    /// If the future is dropped while it waits, the response is stored in the background. If Redis
-    /// does not answer, dropping the lease frees its key: Postgres has the response.
+    /// If the future is dropped, the response is stored in the background. If Redis does not
+    /// answer, dropping the lease frees its key: Postgres has the response.
     pub async fn complete(&self, lease: &Lease, response: &StoredResponse) -> OwnerUpdate {
         lease.leave_to_expire();
         let (shared, owned) = (Arc::clone(&self.shared), lease.owned.clone());
@@ -258,16 +247,15 @@ impl Guard {
         self.owner_update(redis.renew(&lease.owned).await)
     }
 
-    /// Deletes the key after a failure without effect, so that the client's next attempt need not
-    /// wait. A dropped lease does this too, but later than the handler's response.
+    /// Deletes the key after a failure without effect, so that the next attempt does not wait. A
+    /// dropped lease does this too, but later than the handler's response.
     ///
     /// Call it also after a COMMIT with an unknown outcome: the next attempt waits for that
     /// transaction in Postgres, or finds its row.
     pub async fn release(&self, lease: &Lease) -> OwnerUpdate {
         let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
         let released = redis.release(&lease.owned).await;
-        // If Redis has not answered, or this future is dropped before, dropping the lease frees the
-        // key.
+        // Otherwise dropping the lease frees the key.
         if released.is_some() {
             lease.leave_to_expire();
         }
@@ -277,9 +265,8 @@ impl Guard {
     /// Runs the work and renews the lease at every third of its time to live, so that two renewals
     /// may fail.
     ///
-    /// Work whose lease expired is not cancelled. During a COMMIT its outcome would be unknown, and
-    /// [`claim`](super::claim) decides which request was first. The work should not block its
-    /// thread, because that would stop the renewal.
+    /// Work whose lease expired is not cancelled, because [`claim`](super::claim) decides which
+    /// request was first. The work must not block its thread, because that would stop the renewal.
     pub async fn run_renewing<F: Future>(&self, lease: &Lease, work: F) -> F::Output {
         tokio::select! {
             biased;

@@ -1,11 +1,8 @@
-//! The requests that this process executes. Other requests with their keys wait here and not in the
-//! database.
+//! Requests that this process executes. Others with their keys wait here and not in the database.
 //!
-//! Input: a [`Request`]. Output: an [`InFlight`] for the first request with its key, until that is
-//! dropped. Other requests get a receiver of the first one's [`Progress`], which is closed if the
-//! first one ends without a response. Invariant: at most one request per key waits in the database.
-//! Repeats of a request whose key another process has locked therefore occupy one session, not all
-//! of them.
+//! Input: a [`Request`]. Output: an [`InFlight`] for the first request with its key. Other requests
+//! get a receiver of its [`Progress`], which closes if the first one ends without a response.
+//! Invariant: at most one request per key waits in the database.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,14 +25,11 @@ struct First {
     progress: watch::Receiver<Progress>,
 }
 
-/// Progress of the first request with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Postgres has not said yet whether the request was executed before.
     Deciding,
-    /// The request is new and has its effect now.
     Executing,
-    /// The request has this response.
     Done(StoredResponse),
 }
 
@@ -47,17 +41,14 @@ pub(super) struct InFlight {
     progress: watch::Sender<Progress>,
 }
 
-/// Request that holds a key.
 #[derive(Debug)]
 pub(super) enum Holder {
     /// Another attempt of this request.
     Same(watch::Receiver<Progress>),
-    /// A different request.
     Other,
 }
 
 impl AllInFlight {
-    /// Reserves the request's key, unless another attempt holds it.
     pub(super) fn enter(self: &Arc<Self>, request: &Request) -> Result<InFlight, Holder> {
         let name = name(request);
         match self.lock().entry(name.clone()) {
@@ -71,7 +62,6 @@ impl AllInFlight {
         }
     }
 
-    /// Returns the holder of the request's key, if any.
     pub(super) fn holder(&self, request: &Request) -> Option<Holder> {
         self.lock().get(&name(request)).map(|first| Holder::of(first, request))
     }
@@ -83,12 +73,10 @@ impl AllInFlight {
 }
 
 impl InFlight {
-    /// Tells waiting requests that the request has its effect for the first time.
     pub(super) fn starts_effect(&self) {
         self.progress.send_replace(Progress::Executing);
     }
 
-    /// Gives the response to waiting requests.
     pub(super) fn publish(&self, response: &StoredResponse) {
         self.progress.send_replace(Progress::Done(response.clone()));
     }

@@ -1,10 +1,9 @@
-//! The right to execute a request. It always ends, however the code that holds it ends.
+//! The right to execute a request, and futures that continue in the background.
 //!
-//! Input: the value that `begin` wrote to Redis. Output: a [`Lease`], which frees its key in the
-//! background when it is dropped. It does not free the key if its request was completed, released
-//! or left to expire. The module also runs futures that continue in the background if their caller
-//! is dropped. Invariant: a cancelled future or a panic leaves a key PENDING only if the process
-//! dies, Redis does not answer, or the owner asked for it.
+//! Input: the value that `begin` wrote to Redis. Output: a [`Lease`], which frees its key when
+//! dropped, unless its request was completed, released or left to expire. Invariant: a cancelled
+//! future or a panic leaves a key PENDING only if the process dies, Redis does not answer, or the
+//! owner asked for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +15,14 @@ use tracing::Instrument as _;
 use super::guard::Shared;
 use super::redis_store::OwnedKey;
 
-/// Minimum pause between two attempts to release a key. After a failure Redis may be bypassed for
-/// longer.
+/// Minimum pause between two attempts to release a key.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// Maximum time of a future in the background. If Redis hangs for longer, keys may stay PENDING
-/// until they expire. Without a limit, memory would grow while Redis hangs.
+/// Maximum time of a future in the background. Without a limit, memory would grow while Redis
+/// hangs.
 const BACKGROUND_MAX: Duration = Duration::from_mins(10);
 
 /// The exclusive right to execute a request, until its time to live expires. Dropping it frees its
-/// key in the background, so a handler that returns early, panics or is cancelled blocks no other
-/// request.
+/// key in the background, so an early return, a panic or a cancellation blocks no other request.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped frees its key"]
 pub struct Lease {
@@ -40,13 +37,12 @@ impl Lease {
         Self { owned, shared, is_settled: AtomicBool::new(false) }
     }
 
-    /// Keeps the key when the lease is dropped. The key is free when its time to live expires.
+    /// Keeps the key until its time to live expires, even if the lease is dropped.
     pub fn leave_to_expire(&self) {
         // The flag orders no other memory access.
         self.is_settled.store(true, Ordering::Relaxed);
     }
 
-    /// Reverts `leave_to_expire`.
     pub(super) fn free_when_dropped(&self) {
         self.is_settled.store(false, Ordering::Relaxed);
     }
@@ -74,8 +70,8 @@ impl Drop for Lease {
     }
 }
 
-/// Runs a future in its own task, which continues if this future is dropped; the task then drops
-/// the output. Returns `None` if the future takes too long or the runtime ends first.
+/// Runs a future in its own task, which continues if this future is dropped and then drops the
+/// output. `None` if it takes too long or the runtime ends first.
 pub(super) async fn in_background<T: Send + 'static>(
     future: impl Future<Output = Option<T>> + Send + 'static,
 ) -> Option<T> {

@@ -1,11 +1,10 @@
-//! Stores the state of idempotency keys in Redis: one command or script per transition, behind a
-//! circuit breaker.
+//! State of idempotency keys in Redis: one command or script per transition, behind a circuit
+//! breaker.
 //!
-//! Input: `GuardSettings`; a request, or the `OwnedKey` of the executing request with its response.
-//! Output: a new key, the existing value, or whether the key was still owned; `None` if Redis did
-//! not answer in time. Invariant: every call except `begin` takes at most the response timeout,
-//! including connecting. After a failure Redis is bypassed for a while, so an outage neither fails
-//! nor slows down requests.
+//! Input: `GuardSettings`; a request, or the `OwnedKey` of the executing one. Output: a new key,
+//! the existing value, or whether the key was still owned; `None` if Redis did not answer in time.
+//! Invariant: every call except `begin` takes at most the response timeout. After a failure Redis
+//! is bypassed for a while, so an outage neither fails nor slows down requests.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,29 +25,26 @@ use crate::redis_client::{Connection, Server};
 
 /// Kind of `ERR syntax error`, and of any other text after ERR.
 const UNKNOWN_OPTION: ErrorKind = ErrorKind::Server(ServerErrorKind::ResponseError);
-/// A key that a request has made PENDING, with the value that only its owner knows. `Lease` decides
-/// when the key is freed.
+/// A key that a request has made PENDING, with the value that only its owner knows.
 #[derive(Clone)]
 pub(super) struct OwnedKey {
     redis_key: String,
     pending: Pending,
 }
 
-/// Omits the client's key and the fingerprint of its request.
+/// Omits the client's key and the fingerprint.
 impl std::fmt::Debug for OwnedKey {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("OwnedKey").finish_non_exhaustive()
     }
 }
 
-/// How to treat a call that Redis has not answered in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WhenLate {
     GiveUp,
     GoOn,
 }
 
-/// Outcome of `begin`.
 #[derive(Debug)]
 pub(super) enum BeginReply {
     New(OwnedKey),
@@ -57,7 +53,6 @@ pub(super) enum BeginReply {
     Lost(OwnedKey),
 }
 
-/// The Redis connection and the state of its circuit breaker.
 pub(super) struct RedisStore {
     server: Server,
     settings: GuardSettings,
@@ -101,7 +96,7 @@ impl RedisStore {
     }
 
     /// Has no time limit: a late answer must still be read, or nothing could release the key. The
-    /// caller sets the limit. A late answer is noted here.
+    /// caller sets the limit.
     pub(super) async fn begin(&self, request: &Request) -> Option<BeginReply> {
         let redis_key = self.key_of(request);
         let pending = cache_entry::pending(request.fingerprint(), token());
@@ -128,7 +123,6 @@ impl RedisStore {
         }
     }
 
-    /// Returns whether the key was still owned.
     pub(super) async fn complete(
         &self,
         owned: &OwnedKey,
@@ -148,9 +142,8 @@ impl RedisStore {
         self.call(async |mut it| self.delete.run(&mut it, key, &[pending]).await).await
     }
 
-    /// Replaces the owner's PENDING value, if it is still there. Uses one command if the server has
-    /// it: Redis from 8.4, Valkey from 8.1. Other servers run a script, which costs them as much as
-    /// the rest of a request.
+    /// Replaces the owner's PENDING value, if it is still there, with one command: Redis from 8.4,
+    /// Valkey from 8.1. Other servers run a script, which costs as much as the rest of a request.
     async fn replace(&self, owned: &OwnedKey, value: &[u8], ttl: Duration) -> Option<bool> {
         let (key, pending) = (owned.redis_key.as_str(), owned.pending.as_slice());
         let ttl = millis(ttl).to_string();
@@ -174,8 +167,8 @@ impl RedisStore {
         &self.settings
     }
 
-    /// Builds the Redis key. The client's key contains no space, so different pairs of scope and
-    /// key give different Redis keys.
+    /// The client's key contains no space, so different pairs of scope and key give different Redis
+    /// keys.
     fn key_of(&self, request: &Request) -> String {
         [&self.settings.prefix, request.scope(), " ", request.key().as_str()].concat()
     }
@@ -195,8 +188,8 @@ impl RedisStore {
         let reply = match tokio::time::timeout(self.settings.response_timeout, &mut reply).await {
             Ok(reply) => reply,
             Err(elapsed) => {
-                // One timeout may be a pause of the server. After two, the host may be gone or may
-                // no longer be the master. A new connection finds out.
+                // One timeout may be a pause of the server. After two, the host may be gone or no
+                // longer the master, so a new connection is needed.
                 let is_dead = mode == CallMode::Probe && !shared.is_pending();
                 self.failed(&elapsed, is_dead.then_some(&shared));
                 if when_late == WhenLate::GiveUp {
@@ -231,7 +224,7 @@ impl RedisStore {
         Some((mode, connection.clone()))
     }
 
-    /// Records a failure. Gives up the connection `useless`, if another call has not done so.
+    /// Records a failure. Drops the connection `useless`, if another call has not done so.
     fn failed(&self, why: &(dyn std::error::Error + 'static), useless: Option<&Connecting>) {
         let mut state = self.state();
         if useless.is_some_and(|it| state.connection.as_ref().is_some_and(|now| now.is_same_as(it)))
@@ -246,13 +239,11 @@ impl RedisStore {
         }
     }
 
-    /// Records that Redis did not answer a call in time.
     pub(super) fn late(&self, why: &(dyn std::error::Error + 'static)) {
         self.failed(why, None);
     }
 
     fn state(&self) -> MutexGuard<'_, RedisState> {
-        // A panic cannot leave the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -265,8 +256,7 @@ fn unless_of_another_type<T>(outcome: RedisResult<T>, other: T) -> RedisResult<T
     }
 }
 
-/// Returns a different token per owner: 62 random bits of the system's generator. The token is
-/// random and not a counter, so that a copy of a process or of its machine never repeats it.
+/// Returns 62 random bits per owner. A counter would repeat in a copy of the process or machine.
 fn token() -> u64 {
     uuid::Uuid::now_v7().as_u64_pair().1
 }

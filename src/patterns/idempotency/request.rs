@@ -1,10 +1,8 @@
-//! Identity of an idempotent request: its scope, the client's key, and a fingerprint of the
-//! request.
+//! Identity of an idempotent request: its scope, the client's key, and a fingerprint.
 //!
 //! Input: the value of the `Idempotency-Key` header; method, path and body. Output: a [`Request`],
-//! or the reason why the key, scope or body is refused. Invariant: a [`Key`] is 1 to 255 visible
-//! ASCII characters, so it can be part of any key or text without escaping. `Debug` shows neither
-//! key nor scope.
+//! or the reason of a refusal. Invariant: a [`Key`] is 1 to 255 visible ASCII characters. `Debug`
+//! shows neither key nor scope.
 
 use std::fmt;
 
@@ -13,19 +11,17 @@ use sha2::{Digest as _, Sha256};
 use super::canonical::canonical;
 use super::error::IdempotencyError;
 
-/// Maximum length of a key, as at Stripe. PostgreSQL's index rows hold many times that.
-/// <https://docs.stripe.com/api/idempotent_requests>
+/// Maximum length of a key, as at Stripe. <https://docs.stripe.com/api/idempotent_requests>
 const KEY_LENGTH_MAX: usize = 255;
-/// Maximum length of a scope in bytes. Scope and key together are far below a third of a page, the
-/// most that PostgreSQL can index.
+/// Maximum length of a scope in bytes. PostgreSQL can index a third of a page, far more than scope
+/// and key.
 const SCOPE_LENGTH_MAX: usize = 255;
 
 /// The client's key: 1 to 255 visible ASCII characters, taken literally, including quotes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
-/// Reason why a key is not valid. This is the client's mistake: respond with a 400 that includes
-/// the reason.
+/// Reason why a key is not valid: respond with a 400 that includes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyRefusal {
@@ -35,8 +31,7 @@ pub enum KeyRefusal {
     /// The key is too long; its length in bytes.
     #[error("the idempotency key has {0} characters; at most 255 are allowed")]
     TooLong(usize),
-    /// The key contains a byte that is not a visible ASCII character; its index from 0. A space is
-    /// not visible.
+    /// Index, from 0, of a byte that is not a visible ASCII character. A space is not visible.
     #[error("byte {0} of the idempotency key is not a visible ASCII character")]
     NotVisible(usize),
 }
@@ -69,8 +64,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// SHA-256 of the method, path and body of a request. A key with a different fingerprint is a
-/// client's mistake.
+/// SHA-256 of the method, path and body of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; Self::LENGTH]);
 
@@ -78,8 +72,8 @@ impl Fingerprint {
     /// Length in bytes.
     pub const LENGTH: usize = 32;
 
-    /// Computes the fingerprint of a method, a path with its query, and a body. Pass the body in a
-    /// form that is identical for requests with the same meaning.
+    /// Computes the fingerprint of a method, a path with its query, and a body. The body must be
+    /// identical for requests with one meaning.
     pub fn of(method: &str, path: &str, canonical_body: &[u8]) -> Self {
         Self::of_parts(&[method.as_bytes(), path.as_bytes(), canonical_body])
     }
@@ -94,10 +88,10 @@ impl Fingerprint {
         Self(hash.finalize().into())
     }
 
-    /// Computes the fingerprint of a JSON body, which is equal for all texts with the same meaning.
-    /// White space, the order of members, escapes and the notation of numbers do not matter (1.0,
-    /// 1.00 and 1e0 are equal). Numbers are compared as decimals of any length, never as
-    /// floating-point numbers. If members share a name, each counts. Error: the body is not JSON.
+    /// Computes the fingerprint of a JSON body, equal for all texts with one meaning. White space,
+    /// the order of members, escapes and the notation of numbers do not matter. Numbers are
+    /// compared as decimals of any length. If members share a name, each counts. Error: the body is
+    /// not JSON.
     pub fn of_json(method: &str, path: &str, body: &[u8]) -> Result<Self, NotJson> {
         canonical(body).map(|form| Self::of(method, path, &form)).ok_or(NotJson)
     }
@@ -117,7 +111,7 @@ impl TryFrom<&[u8]> for Fingerprint {
     }
 }
 
-/// The body of a request is not JSON. This is the client's mistake: respond with a 400.
+/// The body of a request is not JSON: respond with a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the body is not valid JSON")]
 #[non_exhaustive]
@@ -133,9 +127,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates a request. `scope` is the owner of the key, such as the account or tenant
-    /// `tenant-7`, so that keys of two callers never collide. It is 1 to 255 bytes without control
-    /// characters. Error: [`IdempotencyError::Scope`].
+    /// Creates a request. `scope` is the owner of the key, such as the account `tenant-7`: 1 to 255
+    /// bytes without control characters. Error: [`IdempotencyError::Scope`].
     pub fn new(
         scope: impl Into<String>,
         key: Key,
@@ -149,9 +142,9 @@ impl Request {
         Ok(Self { scope, key, fingerprint, former: None })
     }
 
-    /// Also accepts a stored request with this former fingerprint, which an earlier version of the
-    /// program computed. Set it for as long as stored requests of that version are kept. Without
-    /// it, a client that retries across the upgrade gets a mismatch.
+    /// Also accepts this former fingerprint, which an earlier version of the program computed. Set
+    /// it while stored requests of that version are kept. Otherwise a retry across the upgrade gets
+    /// a mismatch.
     #[must_use]
     pub fn with_former_fingerprint(mut self, former: Fingerprint) -> Self {
         self.former = Some(former);
@@ -173,8 +166,7 @@ impl Request {
         &self.fingerprint
     }
 
-    /// Returns the fingerprint, and the former one if there is one. A key with either fingerprint
-    /// belongs to this request.
+    /// Returns the fingerprint, and the former one if there is one. Either belongs to this request.
     pub fn fingerprints(&self) -> impl Iterator<Item = &Fingerprint> {
         [Some(&self.fingerprint), self.former.as_ref()].into_iter().flatten()
     }
@@ -183,7 +175,6 @@ impl Request {
         self.former.as_ref()
     }
 
-    /// Whether a stored fingerprint belongs to this request.
     pub(super) fn accepts(&self, stored: &Fingerprint) -> bool {
         self.fingerprint == *stored || self.former == Some(*stored)
     }

@@ -1,9 +1,7 @@
-//! An HTTP response, stored so that a repeated request gets it again, and its binary encoding for
-//! Redis.
+//! An HTTP response that a repeated request gets again, and its binary encoding for Redis.
 //!
 //! Input: status, headers and body, or encoded bytes. Output: a [`StoredResponse`] or its encoding.
-//! Invariant: a built or decoded response is valid HTTP. Its headers contain no line break and no
-//! character that HTTP forbids. Decoding never panics: malformed bytes give `None`, and no count or
+//! Invariant: a response is valid HTTP. Decoding never panics: malformed bytes give `None`, and no
 //! length in them reserves memory.
 
 use std::fmt;
@@ -12,16 +10,15 @@ use bytes::{BufMut as _, Bytes};
 
 use super::error::IdempotencyError;
 
-/// Continuation bit. A number has seven bits per byte, the lowest first; this bit means that more
-/// bytes follow.
+/// Continuation bit. A number has seven bits per byte, the lowest first.
 const MORE: u8 = 0x80;
 /// Enough for the length of any value that fits into memory.
 const NUMBER_BYTES_MAX: u32 = 9;
 
 /// The response to a request, to be replayed.
 ///
-/// Store the headers that describe the content (`content-type`, `location`, `etag`). Do not store
-/// the headers of one exchange (`date`, `set-cookie`, `connection`).
+/// Store headers that describe the content (`content-type`, `location`), not headers of one
+/// exchange (`date`, `set-cookie`).
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredResponse {
     status: u16,
@@ -30,8 +27,7 @@ pub struct StoredResponse {
 }
 
 impl StoredResponse {
-    /// Creates a response from its parts. Errors: [`IdempotencyError::Status`],
-    /// [`IdempotencyError::Header`].
+    /// Creates a response. Errors: [`IdempotencyError::Status`], [`IdempotencyError::Header`].
     pub fn new(
         status: u16,
         headers: Vec<(String, String)>,
@@ -47,8 +43,7 @@ impl StoredResponse {
         }
     }
 
-    /// Creates a response with a JSON body and its content type. Error:
-    /// [`IdempotencyError::Status`].
+    /// Creates a response with a JSON body. Error: [`IdempotencyError::Status`].
     pub fn json(status: u16, body: &serde_json::Value) -> Result<Self, IdempotencyError> {
         let kind = ("content-type".to_owned(), "application/json".to_owned());
         Self::new(status, vec![kind], body.to_string())
@@ -94,7 +89,6 @@ impl StoredResponse {
         out.put_slice(&self.body);
     }
 
-    /// Decodes the compact form.
     pub(super) fn decode(mut bytes: Bytes) -> Option<Self> {
         let status = bytes.split_off_front(2)?;
         let status = u16::from_be_bytes(<[u8; 2]>::try_from(&*status).ok()?);
@@ -120,8 +114,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_token)
 }
 
-/// Whether the value is a field value of RFC 9110, section 5.5, without the obsolete bytes above
-/// ASCII.
+/// Whether the value is a field value of RFC 9110, section 5.5, in ASCII.
 fn is_value(value: &str) -> bool {
     value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte))
 }

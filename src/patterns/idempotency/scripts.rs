@@ -1,11 +1,9 @@
-//! The two Lua scripts that change an idempotency key only if it still has its owner's PENDING,
-//! each in one round trip.
+//! Two Lua scripts that change an idempotency key only if it still has its owner's PENDING.
 //!
 //! Input: a connection, the key, the arguments. Output: whether the value was the owner's.
-//! Invariant: the comparison and the write are atomic, and touch only the key that the script
-//! declares. A key of another type stays unchanged and raises no error, so that it does not look
-//! like a failure of Redis. The scripts use PSETEX instead of SET with options, because each
-//! argument of a call from Lua adds to its cost.
+//! Invariant: comparison and write are atomic. A key of another type stays unchanged and raises no
+//! error, so that it does not look like a failure of Redis. PSETEX replaces SET with options,
+//! because each argument of a call from Lua costs time.
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind};
@@ -22,7 +20,6 @@ if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
 return 1";
 
-/// A script and its digest.
 pub(super) struct Script {
     code: &'static str,
     digest: String,
@@ -41,8 +38,8 @@ impl Script {
         Self { code, digest: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// Runs the script by its digest. If Redis does not know the digest, after a restart, a
-    /// failover or SCRIPT FLUSH, sends the script's text, which Redis then remembers.
+    /// Runs the script by its digest. If Redis does not know the digest (restart, failover, SCRIPT
+    /// FLUSH), sends the script's text.
     pub(super) async fn run(
         &self,
         connection: &mut impl ConnectionLike,

@@ -1,7 +1,7 @@
 //! Settings of the guard's cache.
 //!
-//! Input: the new value of a setting. Output: [`GuardSettings`] with the value, or the reason why
-//! it is refused. Invariant: `Guard::connect` accepts only settings within their ranges.
+//! Input: the new value of a setting. Output: [`GuardSettings`] with the value, or a refusal.
+//! Invariant: `Guard::connect` accepts only settings within their ranges.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 pub struct GuardSettings {
     /// Prefix of every key; 0 to 64 bytes.
     pub prefix: String,
-    /// Time for which a lease lasts without renewal; 30 ms to 366 days. It should be longer than
-    /// usual pauses of a process and shorter than clients wait.
+    /// Time for which a lease lasts without renewal; 30 ms to 366 days. It should exceed usual
+    /// pauses of a process.
     pub pending_ttl: Duration,
     /// Time for which a response is cached; 1 ms to 366 days.
     pub completed_ttl: Duration,
-    /// Largest response to cache, in bytes, including headers. A larger response becomes a pointer
-    /// to Postgres.
+    /// Largest response to cache, in bytes with headers. A larger one becomes a pointer to
+    /// Postgres.
     pub stored_bytes_max: usize,
     /// Maximum time for a request to wait for Redis; at least 1 ms.
     pub response_timeout: Duration,

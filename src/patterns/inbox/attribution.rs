@@ -1,9 +1,8 @@
 //! Finds the outcome of a transaction that failed with its session, or that its own effects ended.
 //!
-//! Input: the failure and the messages of the transaction. Output: the failure with the cause that
-//! a new session shows, and the messages that have a marker but no effects. Invariant: no message
-//! is blamed for a failure if its server was restarted. The outcome of a transaction is asked only
-//! of the server that ran it.
+//! Input: the failure and the messages of the transaction. Output: the failure with its cause, and
+//! the messages that have a marker but no effects. Invariant: no message is blamed if its server
+//! was restarted. Only the server that ran a transaction is asked for its outcome.
 
 use uuid::Uuid;
 
@@ -14,9 +13,7 @@ use super::session::TransactionFailure;
 use super::sqlstate::FailureCause;
 
 impl<E: Effects> BatchProcessor<E> {
-    /// Finds the cause of a lost session. The message may have ended it, or the server may have
-    /// stopped. Waits for the next session. If the server was started since, the message is not
-    /// blamed.
+    /// Waits for the next session. If the server was started since, the message is not blamed.
     pub(super) async fn attribute(
         &mut self,
         mut failed: TransactionFailure,
@@ -42,9 +39,8 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Handles effects that committed their transaction. The commit included the markers of
-    /// messages whose effects were still missing: the failed message and the later ones. The
-    /// markers of these messages are ignored; the other markers of the transaction are valid.
+    /// Handles effects that committed their transaction. The markers of the failed message and of
+    /// later ones are then ignored; the others are valid.
     pub(super) async fn note_commit(
         &mut self,
         failed: &TransactionFailure,
@@ -74,7 +70,6 @@ impl<E: Effects> BatchProcessor<E> {
     }
 }
 
-/// Returns the ids of the messages, in order.
 pub(super) fn ids(messages: &[Pending]) -> impl Iterator<Item = Uuid> {
     messages.iter().map(|pending| pending.message.id)
 }

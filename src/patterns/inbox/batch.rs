@@ -1,16 +1,15 @@
-//! Processes a batch of records: applies their effects in one transaction, retries failures, and
-//! publishes dead letters.
+//! Batch processing: applies effects in one transaction, retries failures, publishes dead letters.
 //!
-//! Input: records in order of arrival. Output: the handled records and the database's offsets,
-//! noted in the group's assignment.
+//! Input: records in order of arrival. Output: handled records and the database's offsets, noted in
+//! the group's assignment.
 //!
 //! Invariants:
 //!
-//! * A record is handled if its effects are committed (now or before), its type is ignored, or its
-//!   dead letter is confirmed.
+//! * A record is handled if its effects are committed, its type is ignored, or its dead letter is
+//!   confirmed.
 //! * An unavailable database, or an identical failure of every message, never causes a dead letter.
-//! * A failing message lets other messages pass, except later ones of its key. If the order of
-//!   numbers is enforced, later ones of its aggregate wait too.
+//! * A failing message delays only later messages of its key, or of its aggregate if the order of
+//!   numbers is enforced.
 //! * A transaction writes the offset of the first record that is unhandled after the commit.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -41,28 +40,23 @@ use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
 use postrider_service::backoff::draw;
 use postrider_service::log_throttle::LogThrottle;
 
-/// Error code of a message that its effects reject as poison.
 const POISON_CODE: &str = "poison";
-/// Error code of a message that has used up its attempts.
 const ATTEMPTS_CODE: &str = "attempts_used_up";
-/// Error code of a message that has waited for a lock or a dependency for `contention_max`.
 const WAITED_CODE: &str = "waited_too_long";
 /// Maximum number of messages that are removed one by one from a failing batch before the rest is
 /// tried individually. Each removal costs a transaction of all earlier messages.
 const REMOVED_MAX: usize = 10;
-/// Maximum number of due messages that are retried before new ones are processed or fetched.
 const RETRIED_MAX: usize = 20;
 
-/// Interval between two retries while nothing succeeds, for any number of waiting messages.
+/// Interval between retries while nothing succeeds, for any number of waiting messages.
 const OUTAGE_PACE: Duration = Duration::from_millis(50);
 /// Age at which a session is replaced while nothing succeeds.
 const SESSION_AGE: Duration = Duration::from_secs(1);
 
-/// State of the batch processing.
 pub(super) struct BatchProcessor<E> {
     pub(super) spec: ConsumerSpec,
     pub(super) effects: E,
-    /// Handle of the runtime in which the application runs the consumer.
+    /// Runtime in which the application runs the consumer.
     pub(super) callers: Handle,
     pub(super) counters: Arc<ConsumerCounters>,
     pub(super) database: Database,
@@ -75,11 +69,10 @@ pub(super) struct BatchProcessor<E> {
     pub(super) invalid: InvalidRecords,
     /// Partitions that are paused because too many of their messages wait.
     pub(super) full: BTreeSet<Partition>,
-    /// Partitions that are paused because their messages wait for messages of other partitions.
+    /// Partitions that are paused because their messages wait for other partitions.
     pub(super) ahead: BTreeSet<Partition>,
-    /// Set if the order of numbers is enforced.
     pub(super) reorder: Option<ReorderBuffer>,
-    /// Number of transactions that had effects, or showed that effects are possible.
+    /// Transactions that had effects, or showed that effects are possible.
     pub(super) successes: u64,
     /// Whether a session was lost and no transaction has been committed since.
     pub(super) is_commit_unknown: bool,
@@ -88,7 +81,7 @@ pub(super) struct BatchProcessor<E> {
     pub(super) throttle: LogThrottle,
 }
 
-/// Records that become dead letters without an attempt, in order of arrival.
+/// Records that become dead letters without an attempt.
 #[derive(Debug, Default)]
 pub(super) struct InvalidRecords(VecDeque<InvalidRecord>);
 
@@ -96,51 +89,39 @@ pub(super) struct InvalidRecords(VecDeque<InvalidRecord>);
 struct InvalidRecord {
     record: Box<(StoredRecord, InvalidMessage)>,
     position: RecordPosition,
-    /// Number of failed attempts to publish the dead letter.
     failures: u32,
-    /// Time of the next attempt.
     due: Instant,
 }
 
-/// Result of [`BatchProcessor::dead_letter`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Letter {
     /// The dead letter is confirmed, or the message was processed before.
     Done,
-    /// The partition belongs to another member.
     Reassigned,
-    /// The brokers have refused the dead letter for this reason. The record is not handled.
+    /// Reason of the brokers' refusal. The record is not handled.
     Unpublished(String),
 }
 
-/// Reason why a batch is abandoned before its end.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// The consumer was asked to stop.
     Stopped,
-    /// The database has gone back: the missing records must be read again first.
+    /// The missing records must be read again first.
     WentBack,
-    /// The consumer cannot continue.
     Fatal(InboxError),
 }
 
-/// Reason why a transaction is not committed, though a later attempt may be.
+/// Reason why a transaction is not committed and may be retried.
 #[derive(Debug)]
 pub(super) enum Unfinished {
-    /// A statement or an effect failed.
     Failed(TransactionFailure),
-    /// These messages are not the next of their aggregates.
     Misplaced(Vec<Misplaced>),
 }
 
-/// A classified record.
 #[expect(clippy::large_enum_variant, reason = "nearly all are messages")]
 enum BatchItem {
-    /// A message whose effects are to be applied.
     Pending(Pending),
     /// A message that is ignored or was processed before.
     Handled(RecordPosition),
-    /// A record that becomes a dead letter.
     Invalid(Box<(StoredRecord, InvalidMessage)>, RecordPosition),
 }
 
@@ -150,30 +131,27 @@ impl<E: Effects> BatchProcessor<E> {
         self.is_full() || self.next_due().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Whether no partition can be read until a waiting message is done.
     pub(super) fn is_full(&self) -> bool {
         self.invalid.is_full() || self.is_stuck()
     }
 
-    /// Whether no partition can be read until messages that wait for missing ones are processed.
+    /// Whether no partition can be read until missing messages arrive.
     pub(super) fn is_stuck(&self) -> bool {
         self.reorder.as_ref().is_some_and(ReorderBuffer::is_over)
             && self.paused().len() >= self.membership.count()
     }
 
-    /// Returns the partitions that are not read now.
     pub(super) fn paused(&self) -> BTreeSet<Partition> {
         &self.full | &self.ahead
     }
 
-    /// Time of the next retry, or of the next question to the database.
     fn next_due(&self) -> Option<Instant> {
         let of_buffer = self.reorder.as_ref().and_then(ReorderBuffer::next_due);
         self.retries.next_due().into_iter().chain(of_buffer).chain(self.invalid.next_due()).min()
     }
 
     /// Processes the batch and the due messages of earlier batches. Handled records are noted
-    /// immediately, so the state is valid if this future is dropped.
+    /// immediately, so dropping this future leaves a valid state.
     pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
         let membership = &self.membership;
         self.retries.retain(|position| membership.is_current(position));
@@ -256,9 +234,9 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Runs one transaction for all messages. If a message fails in a way that may be the
-    /// database's fault, the transaction is repeated without it: the other messages then show whose
-    /// fault it is. After any other failure, the messages are processed one by one.
+    /// Runs one transaction for all messages. If a failure may be the database's fault, repeats it
+    /// without the failed message: the others show whose fault it is. After any other failure,
+    /// processes the messages one by one.
     pub(super) async fn process_together(&mut self, pending: Vec<Pending>) -> Result<(), Halt> {
         let mut pending = self.arrange(pending);
         for _ in 0..REMOVED_MAX {
@@ -298,7 +276,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Publishes the due dead letters of invalid records, for at most the time of a lock wait.
+    /// Publishes due dead letters of invalid records, for at most the time of a lock wait.
     async fn publish_invalid(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         for _ in 0..self.invalid.0.len() {
@@ -318,8 +296,8 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Retries due messages for at most the time of a lock wait, so that other messages do not wait
-    /// for many retries.
+    /// Retries due messages for at most the time of a lock wait, so that other messages get their
+    /// turn.
     async fn retry_due(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         if self.retries.is_unclear(self.successes) {
@@ -341,8 +319,8 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Processes up to a batch of a key's messages that wait for nothing any more. The limit keeps
-    /// other keys from waiting for all of them.
+    /// Processes at most a batch of a key's released messages, so that other keys do not wait for
+    /// all.
     async fn process_ready_key(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let mut ready = queue.into_messages();
         let rest = ready.split_off(self.spec.batch_max.min(ready.len()));
@@ -350,14 +328,13 @@ impl<E: Effects> BatchProcessor<E> {
         self.process_together(ready.into()).await
     }
 
-    /// Makes the messages behind a finished message the next ones.
     fn release(&mut self, followers: VecDeque<Pending>) {
         if let Some(queue) = KeyQueue::ready(followers, self.successes) {
             self.retries.insert(queue);
         }
     }
 
-    /// Attempts the first message of the queue. The messages behind it follow after it is done.
+    /// Attempts the first message of the queue.
     async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let KeyQueue { mut head, followers } = queue;
         if let NextStep::DeadLetter(code, why) = &head.next_step {
@@ -396,7 +373,7 @@ impl<E: Effects> BatchProcessor<E> {
         self.publish_letter(KeyQueue { head, followers }, code, why).await
     }
 
-    /// Publishes the dead letter of the first message of the queue, or schedules another attempt.
+    /// Publishes the dead letter of the first message, or schedules another attempt.
     async fn publish_letter(
         &mut self,
         mut queue: KeyQueue,
@@ -409,7 +386,6 @@ impl<E: Effects> BatchProcessor<E> {
         let record = (&message.record, position);
         match self.dead_letter(record, Some(message), (code, &why), failure).await? {
             Letter::Done => self.release(queue.followers),
-            // The messages behind it belong to another member too.
             Letter::Reassigned => {}
             Letter::Unpublished(reason) => {
                 head.why = format!("{why}; its dead letter cannot be published: {reason}");
@@ -421,9 +397,9 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Tries a later message of the same key, if no other message shows that the database takes
-    /// effects. The later message may not overtake, so its transaction is rolled back. Each call
-    /// tries another message, because one may fail as well.
+    /// Tries a later message of the key, if no other message shows that the database takes effects.
+    /// The transaction is rolled back, because the later message may not overtake. Each call tries
+    /// another message, because one may fail as well.
     async fn probe(&mut self, head: &FailedMessage, followers: &VecDeque<Pending>) {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };
@@ -441,7 +417,6 @@ impl<E: Effects> BatchProcessor<E> {
         self.successes += 1;
     }
 
-    /// Schedules the next attempt of the queue's first message.
     fn put_back(&mut self, mut queue: KeyQueue) {
         let head = &mut queue.head;
         let mut wait = self.spec.backoff.wait(head.failures, draw());
@@ -472,7 +447,7 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     /// Runs a transaction, and repeats it while the database is unavailable. `None` means that it
-    /// is committed and its messages are noted as handled.
+    /// is committed.
     async fn transact(&mut self, pending: &[Pending]) -> Result<Option<Unfinished>, Halt> {
         let positions = || pending.iter().map(|it| &it.position);
         let mut outages = 0;
@@ -553,9 +528,8 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Publishes a dead letter, if the record still belongs to this member and the message is
-    /// unprocessed. A process that was frozen therefore gives up no message that its successor
-    /// handles.
+    /// Publishes a dead letter, if the record still belongs to this member and is unprocessed. A
+    /// frozen process thus cannot give up a message that its successor handles.
     pub(super) async fn dead_letter(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
@@ -594,8 +568,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(Letter::Reassigned)
     }
 
-    /// Returns `None` if the message was processed. An error gives the reason why it is not known
-    /// yet whether the dead letter may be published.
+    /// Returns `None` if the message was processed. An error says why the dead letter must wait.
     async fn publish_unprocessed(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
@@ -644,7 +617,6 @@ impl<E: Effects> BatchProcessor<E> {
         });
     }
 
-    /// Logs once a minute which message blocks others permanently.
     fn report_blocking(&mut self, message: &FailingMessage) {
         let FailingMessage { topic, partition, offset, id, event_type, reason, behind, .. } =
             message;
@@ -665,13 +637,11 @@ impl<E: Effects> BatchProcessor<E> {
 }
 
 impl InvalidRecords {
-    /// Whether no more invalid records should be kept.
     pub(super) fn is_full(&self) -> bool {
         let bytes = self.0.iter().map(|invalid| record_bytes(&invalid.record.0)).sum::<usize>();
         self.0.len() >= KEYS_MAX || bytes >= BYTES_MAX
     }
 
-    /// Time of the next attempt.
     fn next_due(&self) -> Option<Instant> {
         self.0.iter().map(|invalid| invalid.due).min()
     }

@@ -1,11 +1,9 @@
-//! Caches in Redis which messages are processed, so that most repeats need no transaction in
-//! Postgres.
+//! Caches in Redis which messages are processed, so that most repeats need no transaction.
 //!
 //! Input: messages, before the transaction and after its commit; the database's offsets. Output:
 //! ids of messages that are certainly processed. Invariant: only committed messages are cached,
 //! with their offset, and a hit counts only below the database's offset. A hit is therefore true
-//! even if the database was restored, rebuilt or replaced since. A miss has no meaning, so a cache
-//! that is flushed, fails or is unavailable costs only time.
+//! even after a restore. A miss has no meaning, so a failing cache costs only time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,15 +17,12 @@ use super::membership::Membership;
 use super::{CacheSpec, InboxError, Message};
 use crate::redis_client::{Connection, Server};
 
-/// Time for which the cache is bypassed after a failure, so that an outage costs one timeout per
-/// second.
+/// Bypass time after a failure: an outage costs one timeout per second.
 const BYPASS_TIME: Duration = Duration::from_secs(1);
 
-/// Cache of the processed messages of one consumer.
 pub(super) struct DoneCache {
     server: Server,
     spec: CacheSpec,
-    /// Prefix of all keys.
     prefix: String,
     connection: Option<Connection>,
     bypassed_until: Option<Instant>,
@@ -35,7 +30,6 @@ pub(super) struct DoneCache {
 }
 
 impl DoneCache {
-    /// Creates the cache. It connects on first use.
     pub(super) fn new(
         spec: &CacheSpec,
         consumer: &str,
@@ -45,7 +39,7 @@ impl DoneCache {
             server: Server::parse(&spec.url).map_err(|_| InboxError::CacheUrl)?,
             spec: spec.clone(),
             // The hash tag puts all keys of a consumer on one cluster node, so each batch is one
-            // command there too.
+            // command.
             prefix: format!("postrider:done:{{{consumer}}}:"),
             connection: None,
             bypassed_until: None,
@@ -53,7 +47,6 @@ impl DoneCache {
         })
     }
 
-    /// Returns the ids of the messages that are certainly processed.
     pub(super) async fn find(
         &mut self,
         messages: &[&Message],
@@ -79,7 +72,6 @@ impl DoneCache {
         ids.into_iter().collect()
     }
 
-    /// Caches messages that the database has committed.
     pub(super) async fn keep(&mut self, messages: &[&Message]) {
         let mut pipe = redis::pipe();
         for message in messages {
@@ -92,14 +84,13 @@ impl DoneCache {
         let _: Option<()> = self.exchange(messages, answer).await;
     }
 
-    /// Builds a key with the partition, because offsets compare only within a partition. A copy of
-    /// the message in another partition is a miss.
+    /// The key contains the partition, because offsets compare only within a partition.
     fn key(&self, message: &Message) -> String {
         let record = &message.record;
         format!("{}{}:{}:{}", self.prefix, record.topic, record.partition, message.id)
     }
 
-    /// Sends one request within the time limit. Returns `None` while the cache is unavailable.
+    /// `None` while the cache is unavailable.
     async fn exchange<T>(
         &mut self,
         messages: &[&Message],

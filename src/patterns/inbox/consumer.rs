@@ -1,11 +1,8 @@
-//! `Consumer`, the public interface of the inbox: runs the loop of an idempotent consumer on its
-//! own thread.
+//! `Consumer`, the public interface of the inbox: runs an idempotent consumer on its own thread.
 //!
-//! Input: a `ConsumerSpec`, the application's `Effects`, and a future that requests the stop.
-//! Output: effects and offsets in Postgres, offsets in Kafka, and counters. Invariant: Kafka's
-//! offsets are committed after the database transaction. The consumer keeps polling while a batch
-//! is processed, so it stays in its group. When `run` returns, the consumer has left the group,
-//! unless the brokers did not answer.
+//! Input: a `ConsumerSpec`, `Effects`, a future that requests the stop. Output: effects and offsets
+//! in Postgres, offsets in Kafka, counters. Invariant: Kafka's offsets are committed after the
+//! database transaction. The consumer polls while a batch is processed, so it stays in its group.
 
 use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
@@ -31,10 +28,9 @@ use super::upkeep::Upkeep;
 use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Interval of polls while a batch is processed. Most batches are shorter, and the interval must be
-/// below `max.poll.interval.ms`.
+/// Interval of polls while a batch is processed; below `max.poll.interval.ms`.
 const TICK: Duration = Duration::from_millis(200);
-/// Maximum time for a batch to finish after the stop was requested. The batch is then rolled back.
+/// Maximum time for a batch to finish after a stop request. It is then rolled back.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// An idempotent consumer of Kafka topics.
@@ -58,16 +54,12 @@ impl<E: Effects> Consumer<E> {
         Arc::clone(&self.counters)
     }
 
-    /// Consumes on its own thread until `stop` completes. It then finishes the current batch, or
-    /// rolls it back if that takes 10 s, commits the offsets and leaves the group. Leaving takes at
-    /// most 5 s, even if the brokers hang. Until `stop` completes, it waits for unavailable brokers
-    /// and databases and for the dead-letter topic.
+    /// Consumes on its own thread until `stop` completes. It then finishes the current batch within
+    /// 10 s or rolls it back, commits the offsets and leaves the group within 5 s. Until then it
+    /// waits for unavailable brokers, databases and the dead-letter topic.
     ///
-    /// Call it in a Tokio runtime. `Effects::committed` is called in the context of that runtime,
-    /// so tasks that it spawns run there, also while the consumer is idle. The consumer's own
-    /// thread waits for records and runs nothing else.
-    ///
-    /// If the future is dropped, the consumer stops in the background in this way too.
+    /// Call it in a Tokio runtime, in whose context `Effects::committed` is called. If the future
+    /// is dropped, the consumer stops in the background in the described way.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<ConsumerSnapshot, InboxError> {
         self.run_with_tls(NoTls, stop).await
     }
@@ -183,7 +175,6 @@ impl<E: Effects> Consumer<E> {
     }
 }
 
-/// Processes a batch and commits the offsets of handled records.
 fn run_batch<E: Effects>(
     runtime: &Runtime,
     processor: &mut BatchProcessor<E>,
@@ -204,8 +195,7 @@ fn run_batch<E: Effects>(
     }
 }
 
-/// Waits for the work and polls the group in the meantime. Abandons the work a given time after the
-/// stop was requested.
+/// Waits for the work and polls the group. Abandons the work `limit` after a stop request.
 pub(super) async fn process_and_poll<T>(
     work: impl Future<Output = Result<T, Halt>>,
     group: &mut Group,

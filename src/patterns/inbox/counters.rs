@@ -1,7 +1,7 @@
 //! Counters and status of a consumer, for metrics and health checks.
 //!
-//! Input: updates by the consumer's thread. Output: a `ConsumerSnapshot` of the counters, or a
-//! `ConsumerStatus`, at any time, from any thread. Invariant: counters never decrease.
+//! Input: updates by the consumer's thread. Output: a `ConsumerSnapshot` or a `ConsumerStatus`,
+//! from any thread. Invariant: counters never decrease.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -35,8 +35,7 @@ pub struct ConsumerCounters {
 pub struct ConsumerSnapshot {
     /// Batches of records that were taken and finished.
     pub batches: u64,
-    /// Statements sent in transactions with messages. Statements of the effects do not count.
-    /// Separate reads and writes of offsets, at most one per second, do not count either.
+    /// Statements sent in transactions with messages, without statements of the effects.
     pub statements: u64,
     /// Messages whose effects were committed.
     pub processed: u64,
@@ -54,10 +53,9 @@ pub struct ConsumerSnapshot {
     pub cache_misses: u64,
     /// Requests to the cache that failed or timed out.
     pub cache_failures: u64,
-    /// Number of rewinds. The database was behind the group's position in a partition, which was
-    /// then read again from the database's offset.
+    /// Rewinds of a partition, because the database was behind the group's position.
     pub rewinds: u64,
-    /// Messages that came before an earlier one of their aggregate and had to wait.
+    /// Messages that had to wait for an earlier one of their aggregate.
     pub sequence_waits: u64,
     /// Messages that waited for an earlier one in vain.
     pub sequence_gaps: u64,

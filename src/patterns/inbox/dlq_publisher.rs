@@ -1,12 +1,11 @@
 //! Publishes dead letters: messages that the consumer could not process.
 //!
-//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic, or,
-//! after a few seconds, the reason why the topic does not take it. At the start, `prepare` waits
-//! until the topic exists.
+//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's topic, or the
+//! reason of the failure after a few seconds.
 //!
-//! Invariant: the caller keeps a record whose dead letter is unconfirmed, and waits before it tries
-//! again. A letter does not wait for another one. A record that is too large for the topic is
-//! truncated: first its value, then most headers, then its key, never its partition and offset.
+//! Invariant: the caller keeps a record whose dead letter is unconfirmed. A letter does not wait
+//! for another one. A record that is too large for the topic is truncated: first its value, then
+//! most headers, then its key, never its partition and offset.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,60 +24,48 @@ use postrider_kafka::{
 use postrider_service::backoff::{Backoff, draw};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Interval of checks for a confirmation.
 const TICK: Duration = Duration::from_millis(2);
-/// Maximum time for the brokers to say whether the topic exists.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time without a warning at the start: the brokers may be starting, or creating the topic on
-/// demand.
+/// Time without a warning at the start: brokers may be starting or creating the topic.
 const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
-/// Maximum time to wait for the confirmation of a new letter. All messages wait during that time.
-/// Later attempts only look for the confirmation.
+/// Maximum wait for the confirmation of a new letter, in which all messages wait. Later attempts
+/// only look for the confirmation.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
-/// Limit while another letter is unconfirmed. At the full limit, many letters would stop all messages.
+/// Limit while another letter is unconfirmed. At the full limit, many letters would stop all
+/// messages.
 const PUBLISH_LIMIT_BESIDE: Duration = Duration::from_millis(200);
-/// Time without a confirmation after which a dead letter is reported. The election of a leader
-/// takes less time.
+/// Time without a confirmation after which a letter is reported. An election takes less.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
-/// Result of an attempt to publish a dead letter.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Published {
-    /// The brokers have confirmed the dead letter.
     Stored,
-    /// The brokers have not confirmed the dead letter, for this reason.
+    /// Reason why the dead letter is not confirmed.
     Failed(String),
 }
 
-/// A dead letter without a confirmation.
 struct UnconfirmedLetter {
-    /// Time of the first attempt.
     since: Instant,
     /// Time of the first attempt in milliseconds since the Unix epoch.
     since_ms: i64,
-    /// The error of the last attempt; empty during the first.
+    /// Error of the last attempt; empty during the first.
     reason: String,
     truncation: Truncation,
     delivery: Delivery,
 }
 
 enum Delivery {
-    /// The producer does not have the letter.
     Unsent,
-    /// The brokers have not answered.
     UnderWay(Ticket),
-    /// The brokers have answered.
     Answered(Outcome),
 }
 
-/// Producer of the dead-letter topic.
 pub(super) struct DlqPublisher {
     producer: Producer,
     kafka: KafkaSpec,
     topic: String,
     backoff: Backoff,
     stop: ConsumerStop,
-    /// Number of the last record.
     sent: u32,
     /// Unconfirmed letters by the positions of their records.
     letters: BTreeMap<RecordPosition, UnconfirmedLetter>,
@@ -86,7 +73,6 @@ pub(super) struct DlqPublisher {
 }
 
 impl DlqPublisher {
-    /// Connects in the background.
     pub(super) fn new(
         consumer: &str,
         settings: &[(String, String)],
@@ -100,7 +86,7 @@ impl DlqPublisher {
         Ok(Self { producer, kafka, topic, backoff, stop, sent: 0, letters, throttle })
     }
 
-    /// Waits for the brokers and for the topic, so that a missing topic is noticed before the first
+    /// Waits for the brokers and the topic, so that a missing topic is noticed before the first
     /// dead letter. Returns early if the consumer is to stop.
     pub(super) async fn prepare(&self) {
         let (begin, mut throttle, mut failures) = (Instant::now(), LogThrottle::default(), 0);
@@ -124,13 +110,12 @@ impl DlqPublisher {
         }
     }
 
-    /// Looks up the topic. Brokers with auto.create.topics.enable create it now.
+    /// Brokers with auto.create.topics.enable create the topic now.
     fn find_topic(&self) -> Result<(), ReaderError> {
         let spec = ReaderSpec { may_create: true, ..ReaderSpec::whole(&[&self.topic]) };
         Reader::open(&self.kafka, spec, REQUEST_TIMEOUT).map(drop)
     }
 
-    /// Publishes a dead letter with a code and a reason.
     pub(super) async fn publish(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
@@ -182,8 +167,7 @@ impl DlqPublisher {
         self.letters.entry(position.clone()).or_insert_with(UnconfirmedLetter::new)
     }
 
-    /// Returns the dead letter that has been unconfirmed for the longest time, if that is more than
-    /// a few seconds.
+    /// Returns the oldest unconfirmed dead letter, if it is late.
     pub(super) fn unpublished(&self) -> Option<UnpublishedLetter> {
         let oldest = self.letters.values().min_by_key(|letter| letter.since)?;
         let UnconfirmedLetter { reason, since_ms, .. } = oldest;
@@ -191,12 +175,10 @@ impl DlqPublisher {
         oldest.is_late().then_some(UnpublishedLetter { topic, reason, since_ms: *since_ms })
     }
 
-    /// Clears the state of a letter, because its record is handled.
     pub(super) fn forget(&mut self, position: &RecordPosition) {
         self.letters.remove(position);
     }
 
-    /// Clears the state of letters whose records belong to another member.
     pub(super) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
         self.letters.retain(|position, _| is_current(position));
     }
@@ -231,7 +213,7 @@ impl DlqPublisher {
         }
     }
 
-    /// Replaces the producer. After a fatal failure a producer never sends again.
+    /// Replaces the producer: after a fatal failure it never sends again.
     fn renew(&mut self) {
         match Producer::open(&self.kafka) {
             Ok(producer) => self.producer = producer,
@@ -301,7 +283,6 @@ impl UnconfirmedLetter {
         matches!(self.delivery, Delivery::UnderWay(_))
     }
 
-    /// Whether the letter must be reported.
     fn is_late(&self) -> bool {
         self.since.elapsed() >= REPORT_AFTER
     }
@@ -368,12 +349,10 @@ mod tests {
         let mut publisher = publisher(&cluster, 1);
         block_on(async {
             publisher.prepare().await;
-            // The first client has failed by now.
             while publisher.producer.poll(&mut Vec::new()).is_ok() {
                 tokio::time::sleep(TICK).await;
             }
             publish_in_the_end(&mut publisher, 0, "key").await;
-            // The publisher waits for unavailable brokers.
             cluster.broker_down(1).unwrap();
             let back = async {
                 tokio::time::sleep(Duration::from_millis(500)).await;

@@ -1,8 +1,5 @@
-//! Errors with which a consumer does not start, or ends: `InboxError`.
-//!
-//! Input: errors of the client libraries. Output: a situation and its remedy. Invariant: no text
-//! contains a password, a key or a payload. Transient failures, such as an unavailable database or
-//! broker, are retried and are not errors here.
+//! Errors with which a consumer does not start, or ends: `InboxError`. Invariant: no text contains
+//! a password, a key or a payload. Transient failures are retried and are not errors here.
 
 use std::error::Error;
 
@@ -24,13 +21,13 @@ pub enum InboxError {
     /// librdkafka refuses the settings.
     #[error("cannot create the Kafka consumer")]
     Client(#[source] Box<dyn Error + Send + Sync>),
-    /// The Kafka client has failed permanently, and only a new client can continue.
+    /// The Kafka client has failed permanently.
     #[error("the Kafka consumer failed fatally")]
     Fatal(#[source] Box<dyn Error + Send + Sync>),
     /// The client of the dead-letter topic cannot be created.
     #[error("cannot create the producer of dead letters")]
     DeadLetters(#[source] SinkError),
-    /// The URL of the cache cannot be parsed. The error does not repeat the URL, which may contain
+    /// The URL of the cache cannot be parsed. The error does not repeat it, because it may contain
     /// a password.
     #[error("the URL of the cache is not valid")]
     CacheUrl,
@@ -40,16 +37,14 @@ pub enum InboxError {
     /// The consumer was not run in a Tokio runtime, which the tasks of its effects need.
     #[error("the consumer was not run in a Tokio runtime")]
     NoRuntime,
-    /// `Effects::interest` or `Effects::committed` panicked, in a process that is built to unwind.
-    /// A panic in `Effects::apply` does not end the consumer: it is a failed attempt. If panics
-    /// abort, as in Postrider's own binaries, each of them ends the process.
+    /// `Effects::interest` or `Effects::committed` panicked. A panic in `Effects::apply` is a
+    /// failed attempt instead. If panics abort, each of them ends the process.
     #[error("the consumer's thread panicked")]
     Panicked,
 }
 
 impl InboxError {
-    /// Converts the client library's error without the setting's value, which may be a password.
-    /// The library's reason repeats the value too.
+    /// Omits the setting's value, which the library's reason repeats: it may be a password.
     pub(super) fn of_client(error: KafkaError) -> Self {
         let KafkaError::ClientConfig(outcome, reason, name, _) = error else {
             return Self::Client(error.into());

@@ -1,14 +1,11 @@
-//! Membership in the Kafka consumer group: fetches batches, follows rebalances, seeks, commits
-//! offsets, updates the lag.
+//! Membership in the Kafka consumer group: batches, rebalances, seeks, offset commits, lag.
 //!
-//! Input: settings of the consumer; positions of handled records, and the offsets that the database
-//! has. Output: batches of records; committed offsets; warnings about topics that are missing or
-//! may not be read.
+//! Input: settings; positions of handled records; the database's offsets. Output: batches of
+//! records, committed offsets, warnings about topics.
 //!
 //! Invariant: an assigned partition is not read until its start is decided. An offset is committed
-//! only if all earlier records of the partition are handled and the database has the offset. The
-//! partition must also have been assigned since. Frequent calls of `Group::poll_paused` keep the
-//! membership, however long a batch takes.
+//! only if all earlier records are handled, the database has the offset, and the partition is still
+//! assigned. Frequent calls of `Group::poll_paused` keep the membership.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -31,26 +28,22 @@ use crate::dead_letter::now_ms;
 use postrider_kafka::{BootstrapServers, to_stored_record};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Maximum time in which a consumer that waits for records notices a stop.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Number of polls while a batch is processed. The partitions are paused, so only events arrive.
 const POLLS_PER_TICK: usize = 16;
-/// Limit of prefetched data in KiB: thousands of usual records, and a bound for large ones.
+/// Limit of prefetched data in KiB.
 const FETCHED_KIB_MAX: &str = "16384";
-/// Interval of metadata refreshes in ms, to find topics that are created later. The default is
-/// minutes.
+/// Interval of metadata refreshes in ms, to find new topics; the default is minutes.
 const METADATA_REFRESH_MS: &str = "5000";
-/// Interval of lag requests, besides the one after each assignment. It is long, because the
-/// consumer blocks for a request.
+/// Interval of lag requests. The consumer blocks for a request, so the interval is long.
 const LAG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum time for librdkafka to record the start of reading. It asks no broker for this.
+/// Maximum time for librdkafka to record the start of reading. No broker is asked.
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for the last commit and for leaving the group when the consumer stops.
+/// Maximum time for the last commit and for leaving the group.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Errors of a topic that does not exist, or that may not be described.
 const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
     RDKafkaErrorCode::UnknownTopicOrPartition,
     RDKafkaErrorCode::UnknownTopic,
@@ -58,19 +51,16 @@ const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
     RDKafkaErrorCode::TopicAuthorizationFailed,
 ];
 
-/// A member of the group.
 pub(super) struct Group {
     consumer: Arc<BaseConsumer<GroupContext>>,
-    /// Topics that the member reads.
     topics: Vec<String>,
     /// Records received while a batch was processed. They come first in the next batch.
     buffered: VecDeque<ReceivedRecord>,
-    /// Whether all partitions are paused during a batch.
     is_paused: bool,
     /// Partitions that are paused for longer than a batch.
     full: BTreeSet<Partition>,
     throttle: LogThrottle,
-    /// Time of the last lag request, and its epoch.
+    /// Time and epoch of the last lag request.
     asked: (Instant, u64),
     bootstrap: BootstrapServers,
     /// Whether the database has had a row of this consumer since it joined.
@@ -78,7 +68,6 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Joins in the background.
     pub(super) fn join(
         spec: &ConsumerSpec,
         counters: Arc<ConsumerCounters>,
@@ -118,9 +107,9 @@ impl Group {
         })
     }
 
-    /// Returns the next batch: up to `max` records, none from the `full` partitions. Waits a moment
-    /// for the first record, unless other work is due. After a pause it always waits, because
-    /// otherwise nothing would be fetched while other work is always due.
+    /// Returns up to `max` records, none from the `full` partitions. Waits briefly for the first
+    /// record, unless other work is due. After a pause it always waits, because permanent other
+    /// work would otherwise prevent any fetch.
     pub(super) fn collect(
         &mut self,
         max: usize,
@@ -168,34 +157,29 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the assignment as a batch uses it.
     pub(super) fn membership(&self) -> Membership {
         Membership::of(&self.consumer)
     }
 
-    /// Commits the changed offsets asynchronously.
     pub(super) fn commit_changed(&self) {
         let changed = self.consumer.context().lock().take_changed();
         commit(&self.consumer, &changed, CommitMode::Async);
     }
 
-    /// Returns the offsets that are handled but not stored in the database.
     pub(super) fn not_stored(&self) -> Vec<Advance> {
         self.consumer.context().lock().not_stored()
     }
 
-    /// Records that the database has these offsets, and commits them.
     pub(super) fn mark_stored(&self, advances: &[Advance]) {
         self.consumer.context().lock().set_stored(advances);
         self.commit_changed();
     }
 
-    /// Whether the start of any partition is not decided yet.
     pub(super) fn has_unverified(&self) -> bool {
         !self.consumer.context().lock().unverified().is_empty()
     }
 
-    /// Decides the start of these partitions. Returns `None` if the brokers did not answer.
+    /// Decides the start of these partitions. `None` if the brokers did not answer.
     pub(super) fn plan(&self, database: &DatabaseOffsets) -> Option<Plan> {
         self.note_known(database);
         let waiting = self.consumer.context().lock().unverified();
@@ -230,20 +214,17 @@ impl Group {
         is_sought && is_assigned
     }
 
-    /// Whether the database has a smaller offset than before.
     pub(super) fn is_ahead_of(&self, database: &DatabaseOffsets) -> bool {
         self.note_known(database);
         self.consumer.context().lock().is_ahead_of(&database.next)
     }
 
-    /// Records the known partitions. Each member writes a row for each of its partitions before it
-    /// reads them.
+    /// Each member writes a row for each of its partitions before it reads them.
     fn note_known(&self, database: &DatabaseOffsets) {
         let known = database.next.keys().filter(|(topic, _)| self.topics.contains(topic));
         self.consumer.context().lock().set_known(known.cloned());
     }
 
-    /// Requires a new decision about the start of all partitions.
     pub(super) fn recheck(&mut self) {
         self.consumer.context().lock().recheck();
         // Records that arrive anyway are dropped.
@@ -251,7 +232,6 @@ impl Group {
         self.buffered.clear();
     }
 
-    /// Reads all partitions whose start is decided, except these.
     fn pause_only(&mut self, full: &BTreeSet<Partition>) {
         if !std::mem::take(&mut self.is_paused) && *full == self.full {
             return;
@@ -266,7 +246,6 @@ impl Group {
     }
 
     fn resume(&self, partitions: &[Partition]) {
-        // A revoked partition needs no resuming.
         let _ = list(partitions, Offset::Invalid).and_then(|list| self.consumer.resume(&list));
     }
 
@@ -275,10 +254,9 @@ impl Group {
         commit(&self.consumer, &offsets, mode);
     }
 
-    /// Commits the offsets and leaves the group, so that the partitions are reassigned at once.
-    /// librdkafka waits for brokers that hang without a limit, so this function abandons it after
-    /// `LEAVE_LIMIT`. The group then removes the member after `session.timeout.ms`, and the markers
-    /// identify messages whose offsets were not committed.
+    /// Commits the offsets and leaves the group, so that partitions are reassigned at once.
+    /// librdkafka waits for hanging brokers without a limit, so this gives up after `LEAVE_LIMIT`.
+    /// The markers identify messages whose offsets were not committed.
     pub(super) fn leave(self) {
         let (report, left) = mpsc::channel();
         let work = move || {
@@ -294,7 +272,6 @@ impl Group {
         }
     }
 
-    /// Updates the lag, if it is due.
     fn look(&mut self) {
         let context = self.consumer.context();
         let (at, assignment) = self.asked;
@@ -325,8 +302,8 @@ impl Group {
         });
     }
 
-    /// Logs an error with the missing topics. librdkafka does not name them, so the function reads
-    /// the brokers' metadata.
+    /// Logs an error with the missing topics, from the brokers' metadata: librdkafka does not name
+    /// them.
     fn tell(&self, error: &KafkaError, text: &str) {
         let is_about_topics =
             error.rdkafka_error_code().is_some_and(|code| TOPIC_ERRORS.contains(&code));
@@ -370,8 +347,8 @@ impl Group {
     }
 }
 
-/// Seeks in partitions that are read already. Returns the partitions for which this succeeded, and
-/// whether it succeeded for all.
+/// Seeks in partitions that are read already. Returns the sought partitions, and whether all were
+/// sought.
 fn seek<'s>(consumer: &BaseConsumer<GroupContext>, starts: &[&'s Start]) -> (Vec<&'s Start>, bool) {
     if starts.is_empty() {
         return (Vec::new(), true);

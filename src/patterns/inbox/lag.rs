@@ -1,9 +1,7 @@
-//! Asks the brokers for the consumer's lag, the ends of partitions, the group's offsets, and
-//! missing topics.
+//! Asks the brokers for lag, ends of partitions, the group's offsets, and missing topics.
 //!
-//! Input: the assigned partitions, or names of topics. Output: `Watermarks`, which give the number
-//! of unhandled messages; `LogEnds` and committed offsets; names of missing topics; or that the
-//! brokers did not answer. Invariant: each request has a time limit. The lag takes at most three
+//! Input: assigned partitions, or names of topics. Output: `Watermarks`, `LogEnds`, committed
+//! offsets, missing topics. Invariant: each request has a time limit. The lag takes at most three
 //! requests: one for the high watermarks, and two more after a new assignment.
 
 use std::collections::BTreeMap;
@@ -16,10 +14,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionLi
 
 use super::assignments::{Assignments, Partition};
 
-/// Maximum time of one request to the brokers.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Start offsets and high watermarks of the assigned partitions.
 #[derive(Debug, Default)]
 pub(super) struct Watermarks {
     starts: BTreeMap<Partition, i64>,
@@ -27,11 +23,8 @@ pub(super) struct Watermarks {
 }
 
 impl Watermarks {
-    /// Asks the brokers. Without partitions, it only checks that they answer, with a question about
-    /// one of the `topics`.
-    ///
-    /// A member whose partitions are paused fetches nothing. The watermarks that librdkafka caches
-    /// may then be old, so they are requested.
+    /// Asks the brokers. Without partitions, only checks that they answer. librdkafka's cached
+    /// watermarks may be old, because paused partitions are not fetched.
     pub(super) fn ask<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         topics: &[String],
@@ -53,14 +46,12 @@ impl Watermarks {
         Ok(Self { starts, ends: watermark_offsets(consumer, &held, Offset::End)? })
     }
 
-    /// Returns the number of unhandled messages.
     pub(super) fn lag(&self, assignments: &mut Assignments) -> u64 {
         assignments.set_start(&self.starts);
         assignments.lag(&self.ends)
     }
 }
 
-/// First and next offset of partitions.
 #[derive(Debug)]
 pub(super) struct LogEnds {
     low: BTreeMap<Partition, i64>,
@@ -76,7 +67,6 @@ impl LogEnds {
         Ok(Self { low, high: watermark_offsets(consumer, partitions, Offset::End)? })
     }
 
-    /// Returns both ends, if the brokers returned them.
     pub(super) fn of(&self, partition: &Partition) -> Option<(i64, i64)> {
         Some((*self.low.get(partition)?, *self.high.get(partition)?))
     }
@@ -94,7 +84,6 @@ pub(super) fn committed_offsets<C: ConsumerContext>(
     Ok(known(&answer))
 }
 
-/// Returns all partitions of these topics.
 pub(super) fn partitions_of<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &[String],
@@ -108,7 +97,7 @@ pub(super) fn partitions_of<C: ConsumerContext>(
     Ok(partitions)
 }
 
-/// Returns the topics that are missing in the brokers' metadata; none if the brokers do not answer.
+/// Returns the topics that are missing in the metadata; none if the brokers do not answer.
 pub(super) fn missing_topics<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &[String],
@@ -121,10 +110,10 @@ pub(super) fn missing_topics<C: ConsumerContext>(
     topics.iter().filter(|topic| !is_shown(topic)).cloned().collect()
 }
 
-/// Requests a watermark of each partition. librdkafka sends the logical offset as the timestamp of
-/// ListOffsets, where -2 and -1 mean the two watermarks. One request therefore serves all
-/// partitions of a broker. Under `read_committed` the end is the last stable offset. Source:
-/// Kafka's protocol, ListOffsets; librdkafka 2.12, `rd_kafka_offsets_for_times`.
+/// Requests a watermark of each partition, in one request per broker. librdkafka sends the logical
+/// offset as the timestamp of ListOffsets, where -2 and -1 mean the two watermarks. Under
+/// `read_committed` the end is the last stable offset. Source: librdkafka 2.12,
+/// `rd_kafka_offsets_for_times`.
 fn watermark_offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Partition],
@@ -134,7 +123,6 @@ fn watermark_offsets<C: ConsumerContext>(
     Ok(known(&answer))
 }
 
-/// Lists the partitions, each with this offset.
 pub(super) fn list(partitions: &[Partition], offset: Offset) -> KafkaResult<TopicPartitionList> {
     let mut list = TopicPartitionList::new();
     for (topic, partition) in partitions {

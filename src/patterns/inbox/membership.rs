@@ -1,9 +1,8 @@
 //! The group's current assignment, shared by librdkafka's callbacks and a running batch.
 //!
-//! Input: rebalances; the records that a batch has handled, and the database's offsets. Output:
-//! whether a record still belongs to this member, according to this process or to the brokers; the
-//! offsets that a transaction is to write. Invariant: a revoked partition's offset is committed
-//! before another member has the partition, and never beyond the database's offset.
+//! Input: rebalances, handled records, the database's offsets. Output: whether a record still
+//! belongs to this member; offsets for a transaction. Invariant: a revoked partition's offset is
+//! committed before another member has the partition, and never beyond the database's offset.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,33 +22,27 @@ use super::assignments::{Advance, Assignments, Partition, RecordPosition};
 use super::lag::list;
 use crate::dead_letter::now_ms;
 
-/// The assignment as a batch sees it.
 pub(super) struct Membership {
     consumer: Arc<BaseConsumer<GroupContext>>,
 }
 
-/// librdkafka's context with the shared assignment.
 pub(super) struct GroupContext {
     assignments: Mutex<Assignments>,
     pub(super) counters: Arc<ConsumerCounters>,
-    /// Set after a rebalance has ended. During a rebalance the brokers refuse offset commits, and
-    /// librdkafka does not report a failed asynchronous commit.
+    /// Set after a rebalance. During a rebalance the brokers refuse commits, and librdkafka does
+    /// not report a failed asynchronous commit.
     pub(super) commit_due: AtomicBool,
 }
 
 impl Membership {
-    /// Creates the view of this group member.
     pub(super) fn of(consumer: &Arc<BaseConsumer<GroupContext>>) -> Self {
         Self { consumer: Arc::clone(consumer) }
     }
 
-    /// Whether the record's partition has been assigned since the record was received, as far as
-    /// this process knows.
     pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
         self.consumer.context().lock().is_current(position)
     }
 
-    /// Number of assigned partitions.
     pub(super) fn count(&self) -> usize {
         self.consumer.context().lock().count()
     }
@@ -63,12 +56,10 @@ impl Membership {
         self.consumer.context().lock().epoch()
     }
 
-    /// Returns the partition's offset in the database, as far as this process knows it.
     pub(super) fn stored(&self, partition: &Partition) -> Option<i64> {
         self.consumer.context().lock().stored(partition)
     }
 
-    /// Returns the offsets for the transaction that handles these records.
     pub(super) fn advances<'p>(
         &self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -76,7 +67,6 @@ impl Membership {
         self.consumer.context().lock().advances(positions)
     }
 
-    /// Records that these records are handled, and the offsets that the database has now.
     pub(super) fn mark_handled<'p>(
         &self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -94,8 +84,8 @@ impl Membership {
     }
 
     /// Asks the brokers whether the record still belongs to this member. They accept an offset only
-    /// from a member of the group's current generation, so a process that was frozen is refused. An
-    /// error may be transient: during a rebalance the brokers accept no offset.
+    /// from the group's current generation, so a frozen process is refused. An error may be
+    /// transient: during a rebalance no offset is accepted.
     pub(super) async fn confirm(&self, position: &RecordPosition) -> KafkaResult<()> {
         let consumer = Arc::clone(&self.consumer);
         let before = consumer.context().lock().offset_before(position);
@@ -128,12 +118,12 @@ impl GroupContext {
     }
 
     fn revoke(&self, consumer: &BaseConsumer<Self>, gone: &[Partition]) {
-        // The next owner should start where this one ended. If the assignment is lost, another
-        // owner already exists.
+        // The next owner should start where this one ended. A lost assignment already has another
+        // owner.
         if !consumer.assignment_lost() {
             let handled = self.lock().to_commit(|partition| gone.contains(partition));
-            // The commit is asynchronous, because brokers that hang never answer. librdkafka sends
-            // all later requests to the group after it.
+            // Asynchronous, because hanging brokers never answer. librdkafka sends later requests
+            // to the group after it.
             commit(consumer, &handled, CommitMode::Async);
         }
         self.lock().revoke(gone);
@@ -161,9 +151,8 @@ impl ClientContext for GroupContext {
 }
 
 impl ConsumerContext for GroupContext {
-    /// Accepts the assigned partitions here. They are read later, after their start is decided. If
-    /// librdkafka got them now, it would request its own start and could return to it after a seek.
-    /// A seek outdates the answer, and librdkafka then repeats the request (librdkafka 2.12,
+    /// Accepts the assigned partitions. librdkafka gets them after their start is decided: it would
+    /// request its own start and could return to it after a seek (librdkafka 2.12,
     /// `rd_kafka_toppar_handle_Offset`).
     fn rebalance(
         &self,
@@ -210,8 +199,8 @@ pub(super) fn commit(
     }
 }
 
-/// Unassigns the partitions that are being read. librdkafka has not received the others, but
-/// expects the call even without partitions.
+/// Unassigns the partitions that are read. librdkafka does not have the others, but expects the
+/// call even without partitions.
 fn unassign(consumer: &BaseConsumer<GroupContext>, gone: &[Partition]) -> KafkaResult<()> {
     if !matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative) {
         return consumer.unassign();

@@ -5,12 +5,11 @@
 //!
 //! Invariants:
 //!
-//! * A message's marker is a row in `processed_messages`. It is committed in one transaction with
-//!   the message's effects, their rows in the consumer's own outbox, and the partition's offset in
-//!   `consumer_offsets`.
+//! * A message's marker is a row in `processed_messages`. It is committed together with the
+//!   message's effects, their outbox rows, and the partition's offset in `consumer_offsets`.
 //! * The markers' unique index decides between two consumers with one message.
-//! * Kafka's offset follows the commit. If the database has less than Kafka's offset, the database
-//!   has gone back and gets the missing messages again.
+//! * Kafka's offset follows the commit. If the database has less, it has gone back and gets the
+//!   missing messages again.
 //! * Redis, if configured, caches only committed messages.
 //!
 //! ```no_run
@@ -55,8 +54,8 @@
 //! # }
 //! ```
 //!
-//! The page `docs/patterns/evidence-consumers.md` lists mistakes in published consumers, with the
-//! tests that show them.
+//! The page `docs/patterns/evidence-consumers.md` lists mistakes in published consumers and their
+//! tests.
 
 mod assignments;
 mod attribution;

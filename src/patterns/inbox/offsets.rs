@@ -1,13 +1,11 @@
 //! The consumer's offsets in the database: reads and writes `consumer_offsets`.
 //!
 //! Input: offsets to write, each with the minimum that the database should have. Output: the
-//! database's offsets, or that they are smaller because the database has gone back
-//! (`RolledBack::WentBack`).
+//! database's offsets, or `RolledBack::WentBack` if they are smaller.
 //!
 //! Invariant: every message below a row's `next_offset` is handled in this database. A row is
-//! therefore advanced only in the transaction that handles the messages in between, or after it. It
-//! is advanced only if the row is as far as the consumer knows. It never moves backwards, in
-//! whatever order consumers write.
+//! advanced in or after the transaction of the messages, only if it is as far as the consumer
+//! knows, and never backwards.
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row, Statement, Transaction};
@@ -16,8 +14,8 @@ use super::assignments::Advance;
 use super::session::{Database, PgSession, RolledBack, marker_error};
 use super::start::{DatabaseOffsets, Plan};
 
-/// A consumer that lost its partition may still commit what it began. Its row is then older than
-/// the new owner's row and changes nothing, or the new owner finds the markers.
+/// A consumer that lost its partition may still commit. Its row is then too old to change anything,
+/// or the new owner finds the markers.
 const ADVANCE: &str = "\
     UPDATE consumer_offsets AS kept \
     SET next_offset = greatest(kept.next_offset, new.next_offset), updated_at = now() \
@@ -47,13 +45,11 @@ const CREATE_TYPES: [Type; 4] = [Type::TEXT, Type::TEXT_ARRAY, Type::INT4_ARRAY,
 const ADVANCE_TYPES: [Type; 5] =
     [Type::TEXT, Type::TEXT_ARRAY, Type::INT4_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
 
-/// Prepares the statement of [`advance`].
 pub(super) async fn prepare_advance(client: &Client) -> Result<Statement, Error> {
     client.prepare_typed(ADVANCE, &ADVANCE_TYPES).await
 }
 
-/// Advances the rows, if there are any. On an error, the database refused or has gone back, and the
-/// transaction must be rolled back.
+/// Advances the rows, if any. After an error the transaction must be rolled back.
 pub(super) async fn advance(
     client: &Transaction<'_>,
     statement: &Statement,
@@ -76,7 +72,7 @@ pub(super) async fn advance(
 }
 
 impl Database {
-    /// Returns the database's offsets of this consumer. A standby refuses the statement.
+    /// A standby refuses the statement.
     pub(super) async fn offsets(&mut self) -> Result<DatabaseOffsets, RolledBack> {
         let PgSession { client, consumer, .. } = self.session().await?;
         let outcome = async {
@@ -89,7 +85,6 @@ impl Database {
         outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
     }
 
-    /// Writes the rows of a plan.
     pub(super) async fn carry_out(&mut self, plan: &Plan) -> Result<(), RolledBack> {
         if plan.new_rows.is_empty() && plan.resets.is_empty() {
             return Ok(());
@@ -104,7 +99,7 @@ impl Database {
         outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
     }
 
-    /// Advances rows outside a transaction with messages, for messages that need none.
+    /// Advances rows for messages that need no transaction.
     pub(super) async fn store(&mut self, advances: &[Advance]) -> Result<(), RolledBack> {
         let session = self.session().await?;
         let PgSession { client, consumer, advance: statement, .. } = session;

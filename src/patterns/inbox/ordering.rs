@@ -1,10 +1,9 @@
 //! Handles messages in the order of their aggregates' numbers, if the consumer enforces this order.
 //!
-//! Input: messages of batches and of the retry queue, and the messages that the database says are
-//! not next. Output: messages that have become next, to be handled; dead letters of messages that
-//! cannot become next. Invariant: without enforcement this module does nothing. A waiting message
-//! is not handled, so no offset passes it. No message is given up before the database was asked
-//! again.
+//! Input: messages of batches and retries, and messages that are not next according to the
+//! database. Output: messages to be handled; dead letters of messages that cannot become next.
+//! Invariant: a waiting message is not handled, so no offset passes it. No message is given up
+//! before the database was asked again.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +16,7 @@ use super::retries::Pending;
 use super::sequence::{self, GapPolicy, GivenUp, Misplaced, ReorderBuffer};
 use crate::dead_letter::now_ms;
 
-/// The error code of a message whose aggregate lacks an earlier one.
 const GAP_CODE: &str = "sequence_gap";
-/// The error code of a message that comes after a later one of its aggregate.
 const LATE_CODE: &str = "out_of_sequence";
 
 impl<E: Effects> BatchProcessor<E> {
@@ -31,12 +28,10 @@ impl<E: Effects> BatchProcessor<E> {
         self.retries.follow(next?)
     }
 
-    /// Sorts messages by their numbers.
     pub(super) fn arrange(&self, pending: Vec<Pending>) -> Vec<Pending> {
         if self.reorder.is_some() { sequence::arrange(pending) } else { pending }
     }
 
-    /// Records the numbers of handled messages.
     pub(super) fn note_sequences(&mut self, handled: &[Pending]) {
         let Some(buffer) = self.reorder.as_mut().filter(|buffer| buffer.len() > 0) else { return };
         for (aggregate, number) in handled.iter().filter_map(|it| sequence::place(&it.message)) {
@@ -44,8 +39,7 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Holds messages that came too early, and makes dead letters of messages that came too late.
-    /// Returns the others.
+    /// Holds messages that came too early, and makes dead letters of late ones. Returns the others.
     pub(super) async fn set_aside(
         &mut self,
         messages: Vec<Pending>,
@@ -77,8 +71,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(others)
     }
 
-    /// Handles messages that have become next because this or another member handled the previous
-    /// ones. Gives up messages that waited in vain.
+    /// Handles messages that have become next. Gives up messages that waited in vain.
     pub(super) async fn continue_sequences(&mut self) -> Result<(), Halt> {
         self.process_ready().await?;
         let Some(buffer) = &mut self.reorder else { return Ok(()) };
@@ -86,8 +79,7 @@ impl<E: Effects> BatchProcessor<E> {
         if aggregates.is_empty() {
             return Ok(());
         }
-        // Without an answer no message is given up. The next batch or the next check reports the
-        // problem.
+        // Without an answer no message is given up.
         let Ok(lasts) = self.database.sequences(&aggregates).await else { return Ok(()) };
         let are_brokers_away = self.counters.status().are_brokers_unavailable;
         // A message in a partition that is not read is not missing.
@@ -118,8 +110,7 @@ impl<E: Effects> BatchProcessor<E> {
         // killed.
         let is_stuck = self.is_stuck() && self.membership.has_all();
         loop {
-            // A message that is retried is not missing: this member has it, and it has not
-            // succeeded yet.
+            // A message that is retried is not missing.
             let retried = self.retries.all().filter_map(|it| sequence::place(&it.message));
             let there: BTreeSet<sequence::Aggregate> = retried.map(|(it, _)| it).collect();
             let buffer = self.reorder.as_mut();
@@ -154,7 +145,6 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Makes a dead letter of a message that is not next.
     async fn refuse(
         &mut self,
         pending: &Pending,
@@ -177,8 +167,7 @@ impl<E: Effects> BatchProcessor<E> {
         };
         let (failure, record) = (self.failure(0, now_ms()), (&message.record, position));
         let mut failures = 0;
-        // No message may pass this one, because the next ones of its aggregate are refused for this
-        // reason too.
+        // No message may pass this one: the next ones of its aggregate are refused too.
         while let Letter::Unpublished(_) =
             self.dead_letter(record, Some(message), (code, &reason), failure.clone()).await?
         {

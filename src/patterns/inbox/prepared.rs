@@ -1,9 +1,8 @@
-//! Prepared statements for the application's effects, prepared once per session instead of per
-//! message.
+//! Statements of the application's effects, prepared once per session.
 //!
 //! Input: the text of a statement, and a consumer's transaction. Output: the statement as prepared
-//! in the session of that transaction, which a thread-local value identifies (`enter`). Invariant:
-//! a statement is used only in the session that prepared it.
+//! in that session, which a thread-local value identifies (`enter`). Invariant: a statement is used
+//! only in the session that prepared it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio_postgres::{Client, Error, Statement, Transaction};
 
-/// Maximum number of sessions whose statements are remembered. With more consumers in one process,
-/// statements are prepared more often.
+/// Maximum number of sessions whose statements are remembered.
 const SESSIONS_MAX: usize = 16;
 
 thread_local! {
@@ -20,7 +18,6 @@ thread_local! {
     static CURRENT: Cell<Option<(*const Client, u64)>> = const { Cell::new(None) };
 }
 
-/// Returns a number that no session had before.
 pub(super) fn next_session() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -32,7 +29,6 @@ pub(super) fn enter(client: &Client, session: u64) -> Entered {
     Entered
 }
 
-/// Guard that [`enter`] returns.
 pub(super) struct Entered;
 
 impl Drop for Entered {
@@ -41,15 +37,14 @@ impl Drop for Entered {
     }
 }
 
-/// Returns the number of the transaction's session, if it is the consumer's session. The client
-/// does not move during this time, so no other client can have its address.
+/// Returns the session's number if it is the consumer's. The client does not move in this time, so
+/// its address is unique.
 fn session_of(tx: &Transaction<'_>) -> Option<u64> {
     let here = std::ptr::from_ref(tx.client());
     CURRENT.get().filter(|(client, _)| *client == here).map(|(_, session)| session)
 }
 
-/// A statement that is parsed once per session instead of once per message. Use it as a `static` or
-/// as a field of the effects.
+/// A statement that is parsed once per session. Use it as a `static` or as a field of the effects.
 #[derive(Debug)]
 pub struct Prepared {
     sql: &'static str,

@@ -1,9 +1,7 @@
-//! Asks Kafka how long topics keep a record, because a marker must outlive every delivery of its
-//! record.
+//! Asks Kafka how long topics keep a record, because a marker must outlive every delivery.
 //!
-//! Input: connection settings of librdkafka, and topics. Output: per topic the longest time that it
-//! keeps a record, or a `RetentionError`. Invariant: a topic without an answer is an error, never a
-//! default.
+//! Input: librdkafka settings, and topics. Output: the longest time per topic, or a
+//! `RetentionError`. Invariant: a topic without an answer is an error, never a default.
 
 use std::error::Error;
 use std::time::Duration;
@@ -18,7 +16,6 @@ const POLICY: &str = "cleanup.policy";
 const RETENTION: &str = "retention.ms";
 const SEGMENT: &str = "segment.ms";
 
-/// Maximum time for the brokers to answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time for which a topic keeps its records.
@@ -27,8 +24,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct TopicRetention {
     /// Name of the topic.
     pub topic: String,
-    /// Sum of `retention.ms` and `segment.ms`, because Kafka deletes a record with the newest one
-    /// of its segment. `None` means for ever: the retention is unlimited or the topic is compacted.
+    /// Sum of `retention.ms` and `segment.ms`, because Kafka deletes whole segments. `None` means
+    /// for ever: unlimited or compacted.
     pub longest: Option<Duration>,
 }
 
@@ -114,7 +111,6 @@ async fn ask(
     longest(topic, setting)
 }
 
-/// Computes the longest time. `setting` returns the value of a topic setting.
 fn longest<'a>(
     topic: &str,
     setting: impl Fn(&'static str) -> Option<&'a str>,

@@ -1,12 +1,12 @@
-//! The retry queue: messages that failed and wait for their next attempt, each with the later
-//! messages of its key behind it.
+//! Retry queue: failed messages that wait for their next attempt, with the later messages of their
+//! key.
 //!
-//! Input: failed messages, later messages, the time. Output: due messages; partitions from which no
-//! more messages should be taken; the message that blocks most others. No I/O.
+//! Input: failed messages, later messages, the time. Output: due messages, full partitions, and the
+//! message that blocks most others. No I/O.
 //!
 //! Invariants:
 //!
-//! * A message never overtakes an earlier one of its key and partition that waits here.
+//! * A message never overtakes a waiting earlier message of its key and partition.
 //! * A failure counts as an attempt only if the message is known to be the cause.
 //! * Waiting time counts only while other messages have their effects.
 
@@ -23,43 +23,35 @@ use super::status::FailingMessage;
 use super::{ConsumerSpec, Message};
 use crate::dead_letter::{StoredRecord, now_ms};
 
-/// Maximum number of keys that wait, each with a message that is retried. While the database is
-/// unavailable, a consumer tries this many messages and then stops taking more. That is enough to
+/// Maximum number of waiting keys. During an outage, a consumer tries this many messages: enough to
 /// find one that succeeds if only some fail.
 pub(super) const KEYS_MAX: usize = 1_000;
-/// Maximum number of waiting messages, including messages behind others. Each needs about 2 kB in
-/// addition to its bytes. With a limit of 1,000, a locked row with 1,300 messages of its key let 0
-/// of 40 others in its partition pass.
+/// Maximum number of waiting messages, each about 2 kB plus its bytes. With a limit of 1,000, a
+/// locked row with 1,300 messages of its key let 0 of 40 others in its partition pass.
 const MESSAGES_MAX: usize = 10_000;
-/// Maximum size of their keys and values in bytes. A record of any size fits while the queue is
-/// empty.
+/// Maximum size of waiting keys and values in bytes. An empty queue accepts a record of any size.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
-/// Minimum interval between two counted attempts if the failure may pass by itself, so that five
-/// attempts take five minutes. Operators notice and fix a disk that is full for some statements, or
-/// lost sessions, in such a time. The length of an attempt also counts only up to this time,
-/// because most of a longer one may have been an outage.
+/// Minimum interval between counted attempts of a failure that may pass by itself. Five attempts
+/// then take five minutes: enough time to fix a full disk. Also caps the counted length of an
+/// attempt, because most of a longer one may have been an outage.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Number of waiting messages behind a message that blocks its key, if it has failed for
-/// `BLOCKING_AFTER`.
+/// Number of waiting messages behind a message that blocks its key.
 const BLOCKED_MESSAGES: usize = 1_000;
-/// Time after which a failing message counts as blocking. It is longer than five attempts of a
-/// usual failure (1.5 s), so that a deadlock in a backlog is not reported.
+/// Time after which a failing message counts as blocking. Five attempts of a usual failure take 1.5
+/// s, so a deadlock in a backlog is not reported.
 const BLOCKING_AFTER: Duration = Duration::from_secs(5);
 
-/// A message whose effects are pending.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) message: Message,
     pub(super) position: RecordPosition,
-    /// False if the message's type is ignored and only its number counts.
+    /// False if only the number of the message counts, because its type is ignored.
     pub(super) has_effect: bool,
-    /// Whether the message may be handled without an earlier one of its aggregate.
     pub(super) may_skip: bool,
 }
 
-/// Messages that wait for a retry.
 #[derive(Debug, Default)]
 pub(super) struct RetryQueue {
     by_key: BTreeMap<OrderKey, KeyQueue>,
@@ -68,49 +60,43 @@ pub(super) struct RetryQueue {
 /// Messages with equal order keys keep their order. The null key is an ordinary key.
 type OrderKey = (Partition, Option<Vec<u8>>);
 
-/// A failed message, and the later messages of its key.
 #[derive(Debug)]
 pub(super) struct KeyQueue {
     pub(super) head: FailedMessage,
     pub(super) followers: VecDeque<Pending>,
 }
 
-/// Next step of a message.
 #[derive(Debug)]
 pub(super) enum NextStep {
-    /// First attempt, for the purpose of counting.
     First,
-    /// Another attempt. The last one failed for this cause after this time.
+    /// Another attempt, with the cause and the duration of the last one.
     Retry(FailureCause, Duration),
-    /// Publication of its dead letter, with this code and reason. The message is not retried.
+    /// Publication of the dead letter, with its code and reason.
     DeadLetter(&'static str, String),
 }
 
-/// A message that failed at least once.
 #[derive(Debug)]
 pub(super) struct FailedMessage {
     pub(super) pending: Pending,
-    /// Number of failures that the message itself caused.
+    /// Failures that the message itself caused.
     pub(super) attempts: u32,
-    /// Time of the first failure in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     pub(super) first_failed_ms: i64,
-    /// Reason of the last failure, without data of rows.
+    /// Last reason, without data of rows.
     pub(super) why: String,
     pub(super) next_step: NextStep,
-    /// Number of failures since the last change of circumstances, for the back-off.
+    /// Failures since the last change of circumstances, for the back-off.
     pub(super) failures: u32,
     due: Instant,
-    /// Number of successful transactions of others at the first failure, and its time.
+    /// Number of successful transactions of other messages, and time, at the first failure.
     began: (u64, Instant),
-    /// These values at the last failure that used up an attempt, or else at the first failure.
+    /// Values of `began` at the last failure that used up an attempt, or else at the first failure.
     counted: (u64, Instant),
-    /// Time spent waiting for a lock or a dependency while other messages had their effects.
+    /// Time spent waiting for a lock or a dependency while other messages succeeded.
     waited: Duration,
-    /// Number of successes and time when `waited` last grew.
     waited_until: (u64, Instant),
 }
 
-/// Load of one partition, or of all; or a limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Load {
     pub(super) keys: usize,
@@ -125,7 +111,6 @@ impl Load {
         self.bytes += pending.bytes();
     }
 
-    /// Whether the load reaches one of `parts` equal parts of the limits.
     fn is_part(self, limits: Self, parts: usize) -> bool {
         self.keys.saturating_mul(parts) >= limits.keys
             || self.messages.saturating_mul(parts) >= limits.messages
@@ -138,7 +123,6 @@ impl Pending {
         Self { message, position, has_effect: true, may_skip: false }
     }
 
-    /// Size of key and value.
     pub(super) fn bytes(&self) -> usize {
         record_bytes(&self.message.record)
     }
@@ -149,28 +133,24 @@ impl Pending {
 }
 
 impl KeyQueue {
-    /// Creates a queue of messages that no longer wait for an earlier one. They are due at once.
-    /// `None` if there are none.
+    /// Creates a queue that is due at once. `None` if there are no messages.
     pub(super) fn ready(mut messages: VecDeque<Pending>, successes: u64) -> Option<Self> {
         let head = FailedMessage::new(messages.pop_front()?, successes);
         Some(Self { head, followers: messages })
     }
 
-    /// Returns all messages in order.
     pub(super) fn into_messages(self) -> VecDeque<Pending> {
         let mut messages = self.followers;
         messages.push_front(self.head.pending);
         messages
     }
 
-    /// Describes the first message, and how many wait behind it.
     fn describe(&self) -> FailingMessage {
         let Self { head, followers } = self;
         let message = FailingMessage::new(&head.pending.message, &head.why, head.first_failed_ms);
         message.before(followers.len())
     }
 
-    /// Inserts a message behind the first one, in the order of the partition.
     fn push(&mut self, pending: Pending) {
         let at = self.followers.partition_point(|other| other.offset() < pending.offset());
         self.followers.insert(at, pending);
@@ -178,7 +158,6 @@ impl KeyQueue {
 }
 
 impl FailedMessage {
-    /// Creates an entry without a counted failure.
     pub(super) fn new(pending: Pending, successes: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -196,13 +175,12 @@ impl FailedMessage {
         }
     }
 
-    /// Records a failure. `successes` is the number of other transactions that have succeeded by
-    /// `now`.
+    /// Records a failure. `successes` is the number of other transactions that have succeeded.
     ///
-    /// If one succeeded since the first failure, the database takes effects, and an unclear failure
-    /// is the message's own. A failure that may pass counts once per `ATTEMPT_INTERVAL`, and only
-    /// if another transaction succeeded since the last counted failure. If a missing dependency may
-    /// come later, the last attempt counts after `give_up_after`.
+    /// An unclear failure is the message's own if another transaction succeeded since the first
+    /// failure. A failure that may pass counts once per `ATTEMPT_INTERVAL`, and only after another
+    /// success. If a missing dependency may come later, the last attempt counts after
+    /// `give_up_after`.
     pub(super) fn fail(
         &mut self,
         failed: &TransactionFailure,
@@ -235,9 +213,8 @@ impl FailedMessage {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Sets the time of the next step. Other messages get at least as much time before it as the
-    /// last attempt took. A message whose effect never returns therefore takes at most half of the
-    /// consumer's time.
+    /// Sets the time of the next step. Waits at least as long as the last attempt took, so a
+    /// message takes at most half of the consumer's time.
     pub(super) fn schedule(&mut self, backoff: Duration, now: Instant) {
         let took = match self.next_step {
             NextStep::Retry(_, took) => took.min(ATTEMPT_INTERVAL),
@@ -246,8 +223,7 @@ impl FailedMessage {
         self.due = now + backoff.max(took);
     }
 
-    /// Adds the time since the last call, if another message has had its effects in it. Adds at
-    /// most a minute, because most of a longer time may have been an outage.
+    /// Adds the time since the last call, at most a minute, if another message has succeeded in it.
     fn wait(&mut self, successes: u64, now: Instant) {
         let (before, until) = self.waited_until;
         if successes > before {
@@ -256,12 +232,10 @@ impl FailedMessage {
         }
     }
 
-    /// Whether the message has exceeded the maximum wait for a lock or a dependency.
     pub(super) fn has_waited_too_long(&self, spec: &ConsumerSpec) -> bool {
         spec.contention_max.is_some_and(|max| self.waited >= max)
     }
 
-    /// Time spent waiting for a lock or a dependency while other messages had their effects.
     pub(super) fn waited(&self) -> Duration {
         self.waited
     }
@@ -271,14 +245,13 @@ impl FailedMessage {
         self.cause().is_some_and(FailureCause::is_open) && successes <= self.began.0
     }
 
-    /// Cause of the failure that is being retried.
     pub(super) fn cause(&self) -> Option<FailureCause> {
         if let NextStep::Retry(cause, _) = self.next_step { Some(cause) } else { None }
     }
 
-    /// Whether the message fails for `cause` after an earlier failure, and nothing shows that other
-    /// messages can have their effects in the meantime. A dependency needs no witness of its own
-    /// key, because a later message would reach the dependency before this one.
+    /// Whether the message failed before and no other success shows that the database is not the
+    /// cause. A missing dependency needs no such witness, because a later message of the key would
+    /// reach it first.
     pub(super) fn lacks_witness(&self, cause: FailureCause, successes: u64) -> bool {
         let is_quiet = match self.cause() {
             Some(FailureCause::Unclear) => successes <= self.began.0,
@@ -289,25 +262,23 @@ impl FailedMessage {
         (cause.is_open() || cause == FailureCause::Contention) && is_quiet
     }
 
-    /// Whether the message was tried, so that the messages behind it wait. Otherwise it is next.
+    /// Whether the message was tried, so that later messages wait behind it.
     pub(super) fn has_failed(&self) -> bool {
         !matches!(self.next_step, NextStep::First)
     }
 }
 
 impl RetryQueue {
-    /// Number of waiting messages, including messages behind others.
     pub(super) fn len(&self) -> usize {
         self.by_key.values().map(|queue| 1 + queue.followers.len()).sum()
     }
 
-    /// Number of waiting keys.
     pub(super) fn keys(&self) -> u32 {
         u32::try_from(self.by_key.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the partitions from which no more messages should be taken until some of these are
-    /// done. Includes the messages in `others`, which wait behind them.
+    /// Returns the partitions that must not be read until messages are done. Includes the messages
+    /// in `others`, which wait behind.
     pub(super) fn full_partitions<'p>(
         &'p self,
         others: impl Iterator<Item = &'p Pending>,
@@ -320,8 +291,8 @@ impl RetryQueue {
         full_partitions(heads.chain(followers), limits, assigned)
     }
 
-    /// Returns the message that most others wait for, in a `full` partition or with many behind it
-    /// in its key. Returns none if the database may be the cause.
+    /// Returns the message that most others wait for, in a `full` partition or with many behind it.
+    /// `None` if the database may be the cause.
     pub(super) fn blocking(
         &self,
         full: &BTreeSet<Partition>,
@@ -343,21 +314,18 @@ impl RetryQueue {
         blocking.max_by_key(first).map(KeyQueue::describe)
     }
 
-    /// Returns all waiting messages, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = &Pending> {
         let queues = self.by_key.values();
         queues.flat_map(|queue| std::iter::once(&queue.head.pending).chain(&queue.followers))
     }
 
-    /// Drops messages that no longer belong to this member. The next owner of their partition has
-    /// them.
+    /// Drops messages that no longer belong to this member.
     pub(super) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
-        // Messages of a key belong to one assignment: a queue of an older one is removed before any
-        // newer record.
+        // All messages of a key belong to one assignment, so checking the first is enough.
         self.by_key.retain(|_, queue| is_current(&queue.head.pending.position));
     }
 
-    /// Puts the message behind an earlier waiting one of its key. Returns it if there is none.
+    /// Puts the message behind a waiting earlier one of its key. Returns it if there is none.
     pub(super) fn follow(&mut self, pending: Pending) -> Option<Pending> {
         if self.by_key.is_empty() {
             return Some(pending);
@@ -369,8 +337,8 @@ impl RetryQueue {
         None
     }
 
-    /// Adds a failed message and the messages behind it. A message of its key may wait already: the
-    /// later message of a batch may fail first, and the earlier one in a retry without it.
+    /// Adds a failed message and its followers. A message of the key may wait already, because the
+    /// later message of a batch may fail first.
     pub(super) fn insert(&mut self, queue: KeyQueue) {
         match self.by_key.entry(order_key(&queue.head.pending)) {
             Entry::Vacant(entry) => {
@@ -389,12 +357,10 @@ impl RetryQueue {
         }
     }
 
-    /// Time at which the next message is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.by_key.values().map(|queue| queue.head.due).min()
     }
 
-    /// Takes the message that has been due longest.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<KeyQueue> {
         let due = self.by_key.iter().filter(|(_, queue)| queue.head.due <= now);
         let (key, _) = due.min_by_key(|(_, queue)| queue.head.due)?;
@@ -402,8 +368,7 @@ impl RetryQueue {
         self.by_key.remove(&key)
     }
 
-    /// Makes all unclear messages due at once, because a transaction succeeded for the first time
-    /// since they failed.
+    /// Makes all unclear messages due at once, after the first success since they failed.
     pub(super) fn wake_unclear(&mut self, successes_before: u64) {
         for queue in self.by_key.values_mut() {
             if queue.head.is_unclear(successes_before) {
@@ -413,7 +378,6 @@ impl RetryQueue {
         }
     }
 
-    /// Whether the database may be the cause of a failure.
     pub(super) fn is_unclear(&self, successes: u64) -> bool {
         self.by_key.values().any(|queue| queue.head.is_unclear(successes))
     }
@@ -425,10 +389,9 @@ impl RetryQueue {
     }
 }
 
-/// Returns the partitions that hold at least their share of the limits, if the limits are reached;
-/// otherwise none. A share is the limit divided by the number of assigned partitions, so all
-/// partitions together hold at most twice the limits. Each message comes with the number of keys
-/// that it adds.
+/// Returns the partitions that hold at least their share of the limits, if the limits are reached.
+/// A share is the limit divided by the number of assigned partitions, so the total is at most twice
+/// the limits. Each message comes with the number of keys that it adds.
 pub(super) fn full_partitions<'p>(
     waiting: impl Iterator<Item = (usize, &'p Pending)>,
     limits: Load,
@@ -448,7 +411,6 @@ pub(super) fn full_partitions<'p>(
     full.map(|(partition, _)| partition.clone()).collect()
 }
 
-/// Size of a record's key and value in bytes.
 pub(super) fn record_bytes(record: &StoredRecord) -> usize {
     let size = |part: &Option<Vec<u8>>| part.as_ref().map_or(0, Vec::len);
     size(&record.key) + size(&record.value)
@@ -501,7 +463,6 @@ mod tests {
         TransactionFailure { cause, took, ..failure }
     }
 
-    /// Returns the number of attempts that the message has used up.
     fn fail(head: &mut FailedMessage, cause: FailureCause, successes: u64, now: Instant) -> u32 {
         head.fail(&failure(cause, Duration::ZERO), successes, now, &spec());
         head.attempts
@@ -554,14 +515,11 @@ mod tests {
         let (moment, minute) = (Duration::from_millis(100), Duration::from_mins(1));
         assert_eq!(fail(moment, 7), (0, true));
         assert_eq!(fail(minute, 7), (0, true));
-        // The database takes effects now, and the message has failed for a minute.
         assert_eq!(fail(moment, 8), (1, false));
         assert_eq!(fail(moment, 90), (1, false));
         assert_eq!(fail(minute, 90), (2, false));
-        // Nothing has succeeded since the last counted failure.
         assert_eq!(fail(minute, 90), (2, false));
         assert_eq!(fail(moment, 91), (3, false));
-        // So a later message of the key is tried, if there is no other.
         assert!(head.lacks_witness(FailureCause::Passing, 90));
         assert!(!head.lacks_witness(FailureCause::Passing, 92));
     }
@@ -591,7 +549,6 @@ mod tests {
         };
         let (moment, hour) = (Duration::from_secs(10), Duration::from_hours(1));
         assert_eq!(contend(hour, 7), (0, false));
-        // Another message has succeeded after an hour. Most of the hour may have been an outage.
         assert_eq!(contend(moment, 8), (60, false));
         assert_eq!(contend(moment, 8), (60, false));
         assert_eq!(contend(moment, 9), (80, false));
@@ -631,7 +588,6 @@ mod tests {
         };
         queue.insert(alone(3));
         assert!(queue.follow(pending(4, Some("a"))).is_none());
-        // The message does not wait for a later one.
         assert!(queue.follow(pending(1, Some("a"))).is_some());
         queue.insert(alone(1));
         queue.insert(alone(2));
@@ -651,7 +607,6 @@ mod tests {
             queue.insert(KeyQueue { head, followers: VecDeque::new() });
         }
         assert!(queue.take_due(Instant::now()).is_none() && queue.is_unclear(4));
-        // The first message has seen a success before.
         queue.wake_unclear(4);
         let woken = queue.take_due(Instant::now()).unwrap();
         assert_eq!((woken.head.pending.message.record.offset, woken.head.failures), (2, 0));
@@ -688,7 +643,6 @@ mod tests {
             assert!(queue.follow(of_partition(0, offset, None)).is_none());
         }
         assert_eq!(full(&queue, 3), [0]);
-        // The second key's messages continue until it has its third.
         for offset in 1..3_333 {
             assert!(queue.follow(of_partition(1, offset, Some("a"))).is_none());
         }
@@ -733,16 +687,13 @@ mod tests {
         assert_eq!(queue.blocking(&none, 1, later), None);
         queue.follow(pending(1_001, Some("a")));
         assert_eq!(queue.blocking(&none, 1, Instant::now()), None);
-        // The database may be the cause.
         assert_eq!(queue.blocking(&none, 0, later), None);
         let blocking = queue.blocking(&none, 1, later).unwrap();
         assert_eq!((blocking.offset, blocking.behind), (0, 1_000));
-        // In a full partition, fewer messages suffice to block.
         let mut queue = RetryQueue::default();
         queue.insert(alone(pending(1, Some("b"))));
         let full = [("orders".to_owned(), 0)].into();
         assert_eq!(queue.blocking(&full, 1, later).unwrap().offset, 1);
-        // No message waits for one that is next.
         let ready = KeyQueue::ready((0..2_000).map(|it| pending(it, None)).collect(), 0).unwrap();
         let mut queue = RetryQueue::default();
         queue.insert(ready);

@@ -1,14 +1,13 @@
-//! The consumer's session with Postgres: connects, and runs the transaction that inserts markers
-//! and applies effects.
+//! Session with Postgres: connects, and runs the transaction that inserts markers and applies
+//! effects.
 //!
-//! Input: messages, the offsets that follow them, and the application's `Effects`. Output: the
-//! number of messages that had their effects now, and of messages that were processed before; or
-//! the reason of a rollback (`RolledBack`).
+//! Input: messages, the offsets that follow them, and `Effects`. Output: the numbers of applied and
+//! duplicate messages, or the reason of a rollback (`RolledBack`).
 //!
 //! Invariants:
 //!
-//! * The markers (rows that say which messages are processed), the offsets and all writes of the
-//!   effects are committed together or not at all.
+//! * Markers (rows that say which messages are processed), offsets and all writes of the effects
+//!   are committed together or not at all.
 //! * A message has no effect if its marker exists, or if the database has gone back.
 //! * If the order of numbers is enforced, only the next message of an aggregate has effects.
 //! * A lost session is not used again.
@@ -38,21 +37,17 @@ use super::{ConsumerSpec, Effects, Failure, Message};
 use super::{markers, offsets, prepared};
 use crate::table_error::TableFault;
 
-/// Application name in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-inbox";
-/// Maximum time to connect. A reachable server answers sooner, even under load.
+/// A reachable server answers sooner, even under load.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// TCP keepalive and user timeout, after which the session is considered dead.
 const TCP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Fix if markers and offsets cannot be written.
 const MARKERS_HINT: &str = "run `migrations::migrate` with `Piece::Inbox`, or migrations/0003_application.sql; \
     have the schema in the role's search_path; GRANT USAGE ON SCHEMA <schema> TO <the consumer's role>; \
     GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>; \
     GRANT SELECT, INSERT, UPDATE ON consumer_offsets, consumer_sequences TO <the consumer's role>";
 
-/// The first column distinguishes the sessions of one server from sessions after its restart, or on
-/// another server.
+/// The first column distinguishes a server from others, and from itself after a restart.
 const SERVER: &str = "\
     SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
     current_setting('default_transaction_read_only')::bool";
@@ -63,12 +58,10 @@ const READ_ONLY_HINT: &str = "if nobody keeps the database from being written to
 /// The receiver is closed when the session ends.
 type Connecting = Pin<Box<dyn Future<Output = Result<(Client, watch::Receiver<()>), Error>>>>;
 
-/// Everything that a running effect has done is rolled back with the session.
 #[derive(Debug, thiserror::Error)]
 #[error("the database session ended while the effect ran")]
 struct SessionEnded;
 
-/// The connection settings and the open session.
 pub(super) struct Database {
     connect: Box<dyn Fn() -> Connecting + Send>,
     timeouts: String,
@@ -77,16 +70,13 @@ pub(super) struct Database {
     session: Option<PgSession>,
 }
 
-/// How a transaction without failure ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Keeps all changes.
     Commit,
-    /// Discards all changes: the transaction only showed that they are possible.
+    /// The transaction only showed that its changes are possible.
     Rollback,
 }
 
-/// An open session with its prepared statements.
 pub(super) struct PgSession {
     /// Boxed, so that its address identifies it.
     pub(super) client: Box<Client>,
@@ -96,62 +86,48 @@ pub(super) struct PgSession {
     opened: Instant,
     /// Start time of the server by its own clock, in µs since the Unix epoch.
     started: i64,
-    /// Statement of [`markers::insert`].
     insert_markers: Statement,
-    /// Statement of [`xact::still_in`].
     look: Statement,
-    /// Statement of [`offsets::advance`].
     pub(super) advance: Statement,
-    /// Set if the order of numbers is enforced.
     pub(super) sequences: Option<SequenceTable>,
 }
 
-/// Work of one transaction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work<'w> {
-    /// Messages in order.
     pub(super) messages: &'w [Pending],
     /// Offsets before which every message is handled after the commit.
     pub(super) advances: &'w [Advance],
-    /// Messages with a marker but without effects, because an effect committed their transaction
-    /// before.
+    /// Messages with a marker but without effects: an effect committed their transaction early.
     pub(super) unmarked: &'w [Uuid],
 }
 
-/// Reason why a transaction was rolled back.
 #[derive(Debug)]
 pub(super) enum RolledBack {
     /// There is no session, or it cannot insert markers. This says nothing about the messages.
     Unavailable {
-        /// Reason, without data of rows.
         why: String,
-        /// The exact fix, if one is known.
         hint: Option<&'static str>,
     },
-    /// A statement or an effect failed, or the session was lost.
     Failed(TransactionFailure),
-    /// The database has gone back, so earlier messages are missing in it.
+    /// The database has gone back: earlier messages are missing in it.
     WentBack,
-    /// These messages are not the next of their aggregates.
     Misplaced(Vec<Misplaced>),
 }
 
-/// A failure after markers and offsets were written.
 #[derive(Debug)]
 pub(super) struct TransactionFailure {
     pub(super) failure: Failure,
     pub(super) cause: FailureCause,
-    /// Duration of the whole attempt.
     pub(super) took: Duration,
-    /// Index of the failed message, from 0, if a single message failed.
+    /// Index of the failed message, from 0. `None` if no single message failed.
     pub(super) at: Option<usize>,
-    /// Start time of the server whose session was lost. It is unknown whether a COMMIT was
-    /// executed. Any of the messages may have ended the session, because a server may report it
-    /// only to the next statement.
+    /// Start time of the server whose session was lost. The outcome of a COMMIT is then unknown.
+    /// Any of the messages may be the cause, because a server may report the loss only to the next
+    /// statement.
     pub(super) lost: Option<i64>,
-    /// Number of the transaction, after it had markers. The effects may have committed it.
+    /// Transaction id after markers were written. The effects may have committed it.
     pub(super) xact: Option<i64>,
-    /// Messages of the transaction that should have had their effects and did not.
+    /// Messages that should have had their effects and did not.
     pub(super) without: HashSet<Uuid>,
 }
 
@@ -174,19 +150,16 @@ impl TransactionFailure {
     }
 }
 
-/// Result of a committed transaction.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct TransactionResult {
-    /// Messages that had their effects in the transaction.
     pub(super) applied: usize,
-    /// Messages that were processed before, or that occur twice in the batch.
+    /// Messages that were processed before, or occur twice in the batch.
     pub(super) duplicates: usize,
     /// Messages of ignored types, of which only the number counts.
     pub(super) passed_over: usize,
 }
 
 impl Database {
-    /// Connects on first use.
     pub(super) fn new<T>(spec: &ConsumerSpec, tls: T) -> Self
     where
         T: MakeTlsConnect<Socket> + Clone + Send + 'static,
@@ -209,9 +182,8 @@ impl Database {
             })
         };
         let timeouts = format!(
-            // If an effect has ended its transaction, the statements of later messages would commit
-            // at once and without a marker. The session therefore cannot write outside an explicit
-            // transaction.
+            // If an effect ends its transaction, statements of later messages would commit without
+            // a marker. The session therefore cannot write outside an explicit transaction.
             "SET default_transaction_read_only = on; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}",
             spec.lock_timeout.as_millis(),
             spec.idle_in_transaction_max.as_millis()
@@ -220,7 +192,6 @@ impl Database {
         Self { connect: Box::new(connect), timeouts, consumer, start, session: None }
     }
 
-    /// Applies all messages in one transaction.
     pub(super) async fn transact<E: Effects>(
         &mut self,
         work: Work<'_>,
@@ -236,9 +207,9 @@ impl Database {
         }
     }
 
-    /// Runs `work` while no other transaction can commit the message's marker, and waits for a
-    /// transaction that holds it. `None` means that the message was processed, and `work` did not
-    /// run. The transaction ends without a marker.
+    /// Runs `work` while no other transaction can commit the message's marker. Waits for a
+    /// transaction that holds it. `None` means that the message was processed and `work` did not
+    /// run.
     pub(super) async fn while_unprocessed<T>(
         &mut self,
         message: &Message,
@@ -257,7 +228,6 @@ impl Database {
         self.session = self.session.take().filter(|session| session.opened.elapsed() < age);
     }
 
-    /// Returns an open session.
     pub(super) async fn session(&mut self) -> Result<&mut PgSession, RolledBack> {
         // Lets the connection's task notice that the server has gone.
         tokio::task::yield_now().await;
@@ -268,19 +238,17 @@ impl Database {
         Ok(self.session.insert(session))
     }
 
-    /// Whether the connected server has committed the transaction.
     pub(super) async fn is_committed(&mut self, xact: i64) -> Result<bool, RolledBack> {
         let client = &*self.session().await?.client;
         is_committed(client, xact).await.map_err(|error| unavailable(&error))
     }
 
-    /// Returns the start time of the session's server, by the server's clock. Opens a session if
-    /// there is none.
+    /// Returns the start time of the session's server, by the server's clock.
     pub(super) async fn started(&mut self) -> Result<i64, RolledBack> {
         Ok(self.session().await?.started)
     }
 
-    /// Records whether the session was lost, whatever error the effect returned.
+    /// Checks whether the session was lost, whatever error the effect returned.
     async fn examine(&mut self, rolled_back: RolledBack) -> RolledBack {
         let rolled_back = match (rolled_back, &self.session) {
             (RolledBack::Failed(mut failed), Some(session)) => {
@@ -307,7 +275,6 @@ impl Database {
         rolled_back
     }
 
-    /// Drops the session if the database is unavailable. A new one may reach another server.
     pub(super) fn end_if_unavailable(&mut self, rolled_back: &RolledBack) {
         if matches!(rolled_back, RolledBack::Unavailable { .. }) {
             self.session = None;
@@ -346,7 +313,6 @@ impl Database {
     }
 }
 
-/// Creates the span for the logs and traces of a message's effects.
 fn span_of(message: &Message) -> Span {
     let record = &message.record;
     let (id, event_type) = (&message.id, message.event_type.as_str());
@@ -370,8 +336,8 @@ impl PgSession {
         let tx = self.client.build_transaction().read_only(false).start().await;
         let mut tx = tx.map_err(|error| unavailable(&error))?;
         // All statements are sent before the first answer. No effect sees a database that has gone
-        // back. The numbers are read last: after a wait for another member's marker, they include
-        // that member's commit.
+        // back. Numbers are read last: after a wait for another member's marker, they include its
+        // commit.
         let (advanced, inserted, lasts) = tokio::join!(
             offsets::advance(&tx, &self.advance, &self.consumer, advances),
             markers::insert(&tx, &self.insert_markers, &self.consumer, &ids),
@@ -383,8 +349,8 @@ impl PgSession {
         if let Some(table) = self.sequences.as_ref().filter(|_| ending == Ending::Commit) {
             let checked = sequence::check(messages, fresh.clone(), &lasts?, table.start);
             let steps = checked.map_err(RolledBack::Misplaced)?;
-            // Numbers are advanced before the effects, as the markers are. Effects may leave
-            // another role or search_path, or commit.
+            // Numbers are advanced before the effects, because effects may change role or
+            // search_path, or commit.
             if !steps.is_empty() {
                 add(&counters.statements, 1);
                 table.advance(&tx, &self.consumer, &steps).await?;
@@ -425,15 +391,14 @@ impl PgSession {
             return Ok(None);
         }
         let done = work.await;
-        // Dropping the transaction rolls it back. If the server has ended it, the drop changes
-        // nothing.
+        // Dropping the transaction rolls it back.
         Ok(Some(done))
     }
 }
 
-/// Applies the effects of the new messages in order. After an error, `fresh` contains the messages
-/// without effects. An effect is abandoned when its session ends. `idle_in_transaction_max` thus
-/// ends an effect that never returns.
+/// Applies the effects of new messages in order. After an error, `fresh` holds the messages without
+/// effects. An effect is abandoned when its session ends, so `idle_in_transaction_max` ends an
+/// effect that never returns.
 async fn apply<E: Effects>(
     tx: &Transaction<'_>,
     effects: &E,
@@ -464,13 +429,12 @@ async fn apply<E: Effects>(
     Ok(done)
 }
 
-/// Turns a panic of the effects into a failure of their message, if the program is built to unwind.
-/// One message must not end the consumer, because a restarted consumer would get that message
-/// first.
+/// Turns a panic of an effect into a failure of its message, if the program unwinds. A restarted
+/// consumer would get that message first again.
 async fn caught(effect: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let mut effect = pin!(effect);
-    // Any state that the panic leaves half changed is the application's own. The transaction is
-    // rolled back.
+    // State that the panic leaves half changed is the application's own; the transaction is rolled
+    // back.
     poll_fn(|context| {
         catch_unwind(AssertUnwindSafe(|| effect.as_mut().poll(context)))
             .unwrap_or_else(|_| Poll::Ready(Err(Failure::technical(EffectPanicked))))
@@ -478,7 +442,6 @@ async fn caught(effect: impl Future<Output = Result<(), Failure>>) -> Result<(),
     .await
 }
 
-/// Returns the last numbers of the messages' aggregates, if their order is enforced.
 async fn read_sequences(
     tx: &Transaction<'_>,
     table: Option<&SequenceTable>,
@@ -499,8 +462,8 @@ fn unavailable(error: &Error) -> RolledBack {
     RolledBack::Unavailable { why: describe(error), hint: None }
 }
 
-/// Classifies an error of writing markers or offsets. It is never a failure of a message, because
-/// the statements are equal for all messages.
+/// Classifies an error of writing markers or offsets. The statements are equal for all messages, so
+/// no message is the cause.
 pub(super) fn marker_error(error: Error) -> RolledBack {
     if FailureCause::of_error(&error) == FailureCause::Contention {
         return failed(error.into(), None);
@@ -510,7 +473,7 @@ pub(super) fn marker_error(error: Error) -> RolledBack {
     RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
 }
 
-/// Adds timeouts that the application has not set, so that a vanished server is noticed.
+/// Adds timeouts that the application has not set, to notice a vanished server.
 fn with_limits(mut config: Config) -> Config {
     if config.get_application_name().is_none() {
         config.application_name(APPLICATION_NAME);

@@ -1,9 +1,7 @@
-//! Settings of a consumer (`ConsumerSpec`) and of its Redis cache (`CacheSpec`), and their
-//! validation.
+//! Settings of a consumer (`ConsumerSpec`) and its Redis cache (`CacheSpec`), with validation.
 //!
-//! Input: the application's settings. Output: the settings with defaults, or an `InboxError` before
-//! any connection. Kafka settings that the guarantee depends on are refused. Invariant: `Debug`
-//! shows no password.
+//! Input: the application's settings. Output: settings with defaults, or an `InboxError` before any
+//! connection. Invariant: `Debug` shows no password.
 
 use std::time::Duration;
 
@@ -21,78 +19,71 @@ const OWN_SETTINGS: [&str; 7] = [
     "enable.partition.eof",
 ];
 
-/// Maximum length of a consumer name. A topic name, which begins with it, has at most 249
-/// characters, and the suffix needs the rest.
+/// A topic name has at most 249 characters, and the dead-letter suffix needs the rest.
 const NAME_CHARS_MAX: usize = 200;
 
 /// Settings of an idempotent consumer. [`new`](Self::new) sets the usual values; each field may be
-/// changed afterwards.
+/// changed.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ConsumerSpec {
-    /// Permanent name of the consumer: the Kafka group, the owner of its markers, and the prefix of
-    /// its dead-letter topic, `<name>.dead-letters`. 1 to 200 of the characters that a topic name
-    /// may have.
+    /// Permanent name: the Kafka group, the owner of the markers, and the prefix of the dead-letter
+    /// topic `<name>.dead-letters`. 1 to 200 characters that a topic name may have.
     pub name: String,
-    /// Topics that the consumer reads: at least one, without its own dead-letter topic.
+    /// Topics to read: at least one, without the consumer's own dead-letter topic.
     pub topics: Vec<String>,
     /// Format of the records in these topics. Topics with another format need another consumer.
     pub format: MessageFormat,
-    /// librdkafka's connection settings, with at least `bootstrap.servers`. They apply to the
-    /// consumer and to the producer of dead letters. Settings that the guarantee depends on are
-    /// refused.
+    /// librdkafka's settings, with at least `bootstrap.servers`, for the consumer and the producer
+    /// of dead letters. Settings that the guarantee depends on are refused.
     pub kafka: Vec<(String, String)>,
     /// Database of markers and effects.
     pub database: tokio_postgres::Config,
-    /// Maximum number of messages per transaction, 1 to 10,000; 200 by default. The cost of a
-    /// commit is then small compared with the effects, and a failure repeats little work.
+    /// Maximum number of messages per transaction, 1 to 10,000; 200 by default.
     pub batch_max: usize,
     /// Maximum number of attempts at one message before it becomes a dead letter, at least 1.
-    /// Attempts do not count if the database is unavailable or a row is locked. The attempt as part
-    /// of a batch does not count either.
+    /// Attempts do not count in a batch, or if the database is unavailable or a row is locked.
     pub attempts_max: u32,
     /// Minimum time of retries if a missing dependency may come later; 5 minutes by default. Such a
     /// dependency is the row of a foreign key (23503), a saga, or the subject of an application's
-    /// error. The last attempt counts after this time. An event may overtake one of another topic,
-    /// so retries need this time. Errors in the data use up their attempts at once.
+    /// error. Errors in the data use up their attempts at once.
     pub give_up_after: Duration,
-    /// Maximum time to wait for a lock, a cancelled statement or
+    /// Maximum wait for a lock, a cancelled statement or
     /// [`Failure::Unavailable`](super::Failure::Unavailable) before a message becomes a dead letter
-    /// (`waited_too_long`). 15 minutes by default; `None` sets no limit. Time counts only if other
-    /// messages have their effects in it, and at most a minute at once.
+    /// (`waited_too_long`). 15 minutes by default; `None` sets no limit. Time counts only while
+    /// other messages succeed, at most a minute at once.
     pub contention_max: Option<Duration>,
     /// Time between attempts. A message also waits for as long as its last attempt took, at most a
-    /// minute. An effect that never returns therefore takes at most half of the consumer's time.
+    /// minute, so it takes at most half of the consumer's time.
     pub backoff: Backoff,
     /// Maximum time for a statement to wait for a lock, at least a millisecond. The transaction is
-    /// then rolled back and retried, a batch one by one. Another consumer may hold the marker of
-    /// the message, or a row of its effects.
+    /// then rolled back and retried, a batch one by one.
     pub lock_timeout: Duration,
-    /// Maximum time for a transaction to be idle before the server ends its session, at least a
-    /// millisecond. A frozen consumer must not hold its markers for ever. This limit also ends an
-    /// effect that never returns.
+    /// Maximum idle time of a transaction before the server ends its session, at least a
+    /// millisecond. A frozen consumer, or an effect that never returns, thus does not hold markers
+    /// for ever.
     pub idle_in_transaction_max: Duration,
     /// Cache of processed messages in front of the markers; `None` for no cache.
     pub cache: Option<CacheSpec>,
-    /// Whether messages of one aggregate are handled only in the order of their numbers. `None`
-    /// means the order of their partition.
+    /// Handles the messages of an aggregate only in the order of their numbers. `None` means the
+    /// order of their partition.
     pub sequence: Option<SequenceSpec>,
 }
 
 /// Settings of the cache of processed messages in Redis. [`new`](Self::new) sets the usual values;
-/// each field may be changed afterwards.
+/// each field may be changed.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct CacheSpec {
-    /// `redis://host:port`, or another form that the guard accepts. It may contain a password.
+    /// `redis://host:port`, or another form that the guard accepts. May contain a password.
     pub url: String,
-    /// Time for which a message is cached, at least a second. Most repeats come soon.
+    /// Time for which a message is cached, at least a second.
     pub ttl: Duration,
     /// Maximum time for Redis to answer before the cache is bypassed, at least a millisecond.
     pub timeout: Duration,
 }
 
-/// Shows the names of Kafka's settings and nothing of the database, because both may contain
+/// Shows only the names of Kafka's settings and omits the database, because both may contain
 /// passwords.
 impl std::fmt::Debug for ConsumerSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -124,7 +115,7 @@ impl std::fmt::Debug for CacheSpec {
 }
 
 impl CacheSpec {
-    /// Creates the settings with the usual times: a `ttl` of an hour, and a `timeout` of 100 ms.
+    /// Creates the settings with a `ttl` of an hour and a `timeout` of 100 ms.
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), ttl: Duration::from_hours(1), timeout: Duration::from_millis(100) }
     }
@@ -132,8 +123,7 @@ impl CacheSpec {
 
 impl ConsumerSpec {
     /// Creates the settings with the usual values: batches of 200, 5 attempts, 2 s for locks, 30 s
-    /// of idleness, no cache. Messages become dead letters after 5 minutes if a dependency may come
-    /// later, and after 15 minutes of contention.
+    /// of idleness, no cache.
     pub fn new(
         name: impl Into<String>,
         topics: impl IntoIterator<Item = impl Into<String>>,

@@ -1,14 +1,11 @@
-//! Classifies errors from Postgres and from a message's handler (`Effects`) by SQLSTATE. The
-//! message may have caused the error, now or for good, or possibly the database, so that other
-//! messages must decide.
+//! Classifies errors of Postgres and of effects by SQLSTATE: did the message cause the error, or
+//! possibly the database?
 //!
-//! Input: an error with its causes. Output: a `FailureCause`; whether a prepared statement is
-//! outdated; a text for logs and dead letters.
+//! Input: an error with its causes. Output: a `FailureCause`; a text for logs and dead letters.
 //!
 //! Invariant: no code alone says that the database is unavailable, because one message's statement
-//! may cause any of them in a live session. The text of a Postgres error has only SQLSTATE and
-//! names, because message and detail may quote the row. A FATAL error, such as a refused login,
-//! cannot contain row data, so its message is included. No I/O.
+//! may cause any of them. The text of a Postgres error has only SQLSTATE and names, because message
+//! and detail may quote the row. A FATAL error cannot contain row data, so its message is included.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -17,17 +14,14 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use super::Failure;
 
-/// Maximum length of an error's chain of causes.
 const CAUSES_MAX: usize = 16;
 
-/// SQLSTATE classes that may have nothing to do with the statement: connection, insufficient
-/// resources, system error. A full disk may affect only statements that need a new page, and only
-/// for minutes. One message's statement may also cause them for ever: a missing foreign server
+/// SQLSTATE classes of connection, resources and system errors, which may have nothing to do with
+/// the statement. One message's statement may also cause them for ever: a missing foreign server
 /// gives 08001. Source: PostgreSQL's documentation, appendix A.
 const PASSING_CLASSES: [&str; 3] = ["08", "53", "58"];
 
-/// Such codes in other classes: the server shuts down, crashed, or is starting, or it ended a
-/// session. If the consumer's own session is affected, its end shows this.
+/// Such codes in other classes: the server shuts down, crashed, starts, or ended a session.
 const PASSING_CODES: [SqlState; 4] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
@@ -35,10 +29,9 @@ const PASSING_CODES: [SqlState; 4] = [
     SqlState::IDLE_SESSION_TIMEOUT,
 ];
 
-/// Codes of a state that lasts until somebody changes it, in the message or in the database.
-/// Examples are a sort over `temp_file_limit`, a standby, and a missing table, column, function or
-/// privilege. If every message misses it, a migration is late. Other errors of class 42 are
-/// failures of the effect.
+/// Codes of a state that lasts until somebody changes the message or the database. Examples are a
+/// sort over `temp_file_limit`, a standby, and a missing table or privilege. If every message
+/// misses it, a migration is late. Other errors of class 42 are failures of the effect.
 const UNCLEAR_CODES: [SqlState; 6] = [
     SqlState::CONFIGURATION_LIMIT_EXCEEDED,
     SqlState::READ_ONLY_SQL_TRANSACTION,
@@ -48,17 +41,16 @@ const UNCLEAR_CODES: [SqlState; 6] = [
     SqlState::INSUFFICIENT_PRIVILEGE,
 ];
 
-/// A lock timeout, or a statement that `statement_timeout` or a request cancelled. Stalled storage
-/// does this to any statement.
+/// A lock timeout or a cancelled statement. Stalled storage does this to any statement.
 const CONTENTION_CODES: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
 
-/// Class of a serialization failure and of a deadlock.
+/// Class of serialization failures and deadlocks.
 const ROLLBACK_CLASS: &str = "40";
 
-/// A code of class 40 that concerns the statement: the commit found a violated deferred constraint.
+/// A code of class 40 that concerns the statement: COMMIT found a violated deferred constraint.
 const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
 
-/// The effects panicked, in a program that is built to unwind. The panic's message is not repeated.
+/// The panic's message is not repeated.
 #[derive(Debug, thiserror::Error)]
 #[error("the effects panicked")]
 pub(super) struct EffectPanicked;
@@ -66,25 +58,22 @@ pub(super) struct EffectPanicked;
 /// Cause of a failure, as far as one error shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureCause {
-    /// The message: its statement or its effect cannot succeed.
     Message,
-    /// The message, but a missing dependency may come within minutes: a row that it refers to, its
-    /// saga, or the subject of an application's error.
+    /// The message, but a missing dependency may come within minutes: a row, a saga, or the subject
+    /// of an application's error.
     Early,
     /// The message if others succeed; the database if none does.
     Unclear,
-    /// As `Unclear`, but the failure may pass by itself within minutes, and may affect only some
+    /// As `Unclear`, but the failure may pass by itself within minutes and affect only some
     /// statements: a full disk, a lost session.
     Passing,
     /// Another transaction holds a lock, or the database is slow. A smaller transaction may
     /// succeed.
     Contention,
-    /// A dependency of the application is unavailable, as its effect reports.
     Dependency,
 }
 
 impl FailureCause {
-    /// Returns the cause of a failure in a live session.
     pub(super) fn of(failure: &Failure) -> Self {
         match failure {
             Failure::Poison(_) => Self::Message,
@@ -93,7 +82,6 @@ impl FailureCause {
         }
     }
 
-    /// Returns the cause of an error alone.
     pub(super) fn of_error(error: &(dyn Error + 'static)) -> Self {
         if causes(error).any(<dyn Error>::is::<EffectPanicked>) {
             return Self::Message;
@@ -110,15 +98,14 @@ impl FailureCause {
         found.unwrap_or(Self::Early)
     }
 
-    /// Returns the cause of a failure that ended the consumer's session. A session that crashes its
-    /// server process does not get an answer. The server sends 57P02 to all other sessions.
+    /// Returns the cause of a failure that ended the consumer's session. The session that crashes
+    /// the server gets no answer; the server sends 57P02 to all others.
     pub(super) fn of_lost_session(error: &(dyn Error + 'static)) -> Self {
         let mut codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
         let is_anothers = codes.any(|db| *db.code() == SqlState::CRASH_SHUTDOWN);
         if is_anothers { Self::Contention } else { Self::Passing }
     }
 
-    /// Whether other messages must show the cause of the failure.
     pub(super) fn is_open(self) -> bool {
         matches!(self, Self::Unclear | Self::Passing)
     }
@@ -140,7 +127,6 @@ impl FailureCause {
     }
 }
 
-/// Describes the failure, without data of rows.
 pub(super) fn describe_failure(failure: &Failure) -> String {
     match failure {
         Failure::Poison(reason) | Failure::Unavailable(reason) => reason.clone(),
@@ -152,8 +138,7 @@ fn source_is_io(error: &tokio_postgres::Error) -> bool {
     error.source().is_some_and(<dyn Error>::is::<std::io::Error>)
 }
 
-/// Whether a prepared statement is outdated because its table changed. A new session prepares it
-/// again.
+/// Whether a prepared statement is outdated because its table changed.
 pub(super) fn is_outdated(error: &(dyn Error + 'static)) -> bool {
     let codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
     codes.into_iter().any(|db| *db.code() == SqlState::FEATURE_NOT_SUPPORTED)
@@ -229,7 +214,6 @@ mod tests {
         ] {
             assert_eq!(of(own), FailureCause::Message, "{own}");
         }
-        // An I/O error of an effect is not a database error.
         let failure = Failure::technical(EffectError(std::io::Error::other("disk")));
         assert_eq!(FailureCause::of(&failure), FailureCause::Early);
         assert_eq!(FailureCause::of(&Failure::technical(EffectPanicked)), FailureCause::Message);

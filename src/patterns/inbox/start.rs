@@ -1,11 +1,10 @@
 //! Decides at which offset a partition is read, from the offsets of the database, of Kafka, and of
 //! this process.
 //!
-//! Input: the consumer's rows in `consumer_offsets`, the group's committed offsets, the ends of the
-//! log. Output: per partition an offset to read from, and an offset that the database has or gets;
-//! a log line if they do not fit together. Invariant: a message that the database lacks is not
-//! skipped while the topic has it. If the answer is unknown, messages are read again, and their
-//! markers make this harmless.
+//! Input: the rows in `consumer_offsets`, the group's committed offsets, the ends of the log.
+//! Output: per partition an offset to read from and an offset for the database; a log line if they
+//! do not fit. Invariant: a message that the database lacks is not skipped while the topic has it.
+//! In doubt, messages are read again, and their markers make this harmless.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +14,21 @@ use rdkafka::error::KafkaResult;
 use super::assignments::{Partition, Unverified};
 use super::lag::{LogEnds, committed_offsets, partitions_of};
 
-/// The database's offsets of a consumer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DatabaseOffsets {
-    /// Its rows in `consumer_offsets`.
+    /// Rows in `consumer_offsets`.
     pub(super) next: BTreeMap<Partition, i64>,
     /// Whether markers exist. Asked only if there is no row.
     pub(super) has_markers: bool,
 }
 
-/// Start of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Start {
     pub(super) partition: Partition,
-    /// Epoch of the assignment for which the start was decided.
     pub(super) epoch: u64,
-    /// Next offset to read.
     pub(super) position: i64,
     /// Offset in the database after the plan's rows are written.
     pub(super) stored: i64,
-    /// Whether the database has gone back.
     pub(super) went_back: bool,
 }
 
@@ -42,16 +36,13 @@ pub(super) struct Start {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) starts: Vec<Start>,
-    /// Rows that do not exist yet.
     pub(super) new_rows: Vec<(Partition, i64)>,
     /// Rows beyond the end of their log: the old offset and the new one.
     pub(super) resets: Vec<(Partition, i64, i64)>,
 }
 
-/// Known offsets of one partition.
 #[derive(Debug, Clone, Copy)]
 struct Facts {
-    /// Offset in the database.
     row: Option<i64>,
     /// Next offset in this process, or else the group's offset.
     reached: Option<i64>,
@@ -63,25 +54,21 @@ struct Facts {
     high: i64,
 }
 
-/// Relation of the offsets to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finding {
     Fits,
-    /// The database is behind.
     WentBack,
     /// The database has no row, and the group has an offset.
     Unknown,
-    /// The log ends before the database's offset.
     Recreated,
     /// The database has an offset, and the group has none. It has expired, or the topic was created
-    /// again and now reaches beyond the database's offset.
+    /// again and is longer now.
     Forgotten,
 }
 
 impl Plan {
-    /// Asks the brokers and decides. A partition without an answer is left out. `may_adopt` means
-    /// that this process has not seen a row. If it had, a missing row would mean that the database
-    /// lost it.
+    /// Asks the brokers and decides. Omits a partition without an answer. `may_adopt` means that
+    /// this process has seen no row: afterwards a missing row was lost.
     pub(super) fn make<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         topics: &[String],
@@ -91,8 +78,8 @@ impl Plan {
         let names: Vec<Partition> = partitions.iter().map(|it| it.partition.clone()).collect();
         let ends = LogEnds::ask(consumer, &names)?;
         let adopts = may_adopt && database.next.is_empty() && database.has_markers;
-        // The first rows are written for all partitions at once, also for partitions of other
-        // members. If any row exists, a partition without one is new to this database.
+        // The first rows are written for all partitions at once. If any row exists, a partition
+        // without one is new to this database.
         let asked = if adopts { partitions_of(consumer, topics)? } else { names };
         let committed = committed_offsets(consumer, &asked)?;
         let mut plan = Self::default();
@@ -132,8 +119,7 @@ impl Plan {
 }
 
 impl Facts {
-    /// Returns the offset to read from, the resulting offset of the database, and the relation of
-    /// the known offsets.
+    /// Returns the offset to read from, the resulting offset of the database, and the relation.
     fn decide(&self) -> (i64, i64, Finding) {
         let in_log = self.reached.filter(|next| *next <= self.high);
         let (position, stored, finding) = match self.row {
@@ -230,7 +216,6 @@ mod tests {
     const LOG: Facts =
         Facts { row: None, reached: None, known: None, adopts: false, low: 10, high: 100 };
 
-    /// Offsets at an assignment.
     fn facts(row: Option<i64>, group: Option<i64>) -> Facts {
         Facts { row, reached: group, known: group, ..LOG }
     }
@@ -258,7 +243,6 @@ mod tests {
     fn a_log_that_does_not_reach_so_far_is_another_one() {
         assert_eq!(facts(Some(400), Some(400)).decide(), (10, 10, Finding::Recreated));
         assert_eq!(facts(Some(400), Some(60)).decide(), (60, 60, Finding::Recreated));
-        // At the end of the log the result is equal.
         assert_eq!(facts(Some(100), Some(100)).decide(), (100, 100, Finding::Fits));
     }
 
@@ -283,9 +267,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every message below the position is safe for one of these reasons: the database's row
-        /// covers it; this process handled it, with a database that has not gone back; it was taken
-        /// over from the group at the first start; or the log does not have it.
+        /// Every message below the position is covered by the row, handled here without a step
+        /// back, adopted from the group at the first start, or not in the log.
         #[test]
         fn nothing_that_the_database_lacks_is_skipped(
             row in proptest::option::of(0_i64..120),

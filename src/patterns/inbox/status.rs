@@ -1,15 +1,14 @@
-//! The current status of a consumer: its partitions, its lag, and the messages that wait.
+//! Current status of a consumer: partitions, lag, waiting messages.
 //!
 //! Input: updates of the group and of transactions. Output: a `ConsumerStatus`, read through
-//! [`ConsumerCounters`](super::ConsumerCounters), and the reason why the consumer is not ready, for
-//! health checks. Invariant: the status contains no key and no payload.
+//! [`ConsumerCounters`](super::ConsumerCounters), and the reason why the consumer is not ready.
+//! Invariant: the status contains no key and no payload.
 
 use serde::Serialize;
 
 use super::Message;
 
-/// Maximum number of characters of an event type in the status, because the type comes from a
-/// header.
+/// The event type comes from a header, so its length is limited.
 const TYPE_CHARS_MAX: usize = 100;
 
 /// The status of a consumer.
@@ -18,38 +17,36 @@ const TYPE_CHARS_MAX: usize = 100;
 pub struct ConsumerStatus {
     /// Number of assigned partitions.
     pub partitions: u64,
-    /// Whether the group has ever assigned partitions to the consumer. If there are more members
-    /// than partitions, some members have none.
+    /// Whether the group has ever assigned partitions to the consumer. Members beyond the number of
+    /// partitions have none.
     pub has_joined: bool,
-    /// Number of unhandled messages in the assigned partitions; updated every 5 s, and `None` while
-    /// the brokers do not answer. Messages that passed a waiting message count as handled. The end
-    /// of a Kafka transaction counts as a message until a later message is received.
+    /// Number of unhandled messages in the assigned partitions, updated every 5 s; `None` while the
+    /// brokers do not answer. The end of a Kafka transaction counts until a later message is
+    /// received.
     pub lag_messages: Option<u64>,
-    /// Time when a message was last handled, in milliseconds since the Unix epoch; `None` before
-    /// the first.
+    /// Time when a message was last handled, in milliseconds since the Unix epoch.
     pub progress_ms: Option<i64>,
-    /// Whether the last transaction found the database unavailable. Also true if no message has had
-    /// its effects since a failure that may be the database's: a missing table, a refused
-    /// privilege, a full disk. A consumer without messages asks the database every 5 s.
+    /// Whether the last transaction found the database unavailable, or nothing has succeeded since
+    /// a failure that may be the database's. A consumer without messages asks the database every 5
+    /// s.
     pub is_database_unavailable: bool,
-    /// Whether the brokers did not answer the last request. There is one every 5 s.
+    /// Whether the brokers did not answer the last request, sent every 5 s.
     pub are_brokers_unavailable: bool,
     /// Time when the brokers had not answered for 15 s, in milliseconds since the Unix epoch;
     /// `None` while they answer. The consumer then adds its bootstrap servers to the Kafka client
     /// again.
     pub brokers_lost_ms: Option<i64>,
-    /// Number of messages that wait for another attempt, including later messages of their keys and
-    /// messages that wait for earlier ones of their aggregates.
+    /// Number of waiting messages: retries, later messages of their keys, and messages that wait
+    /// for earlier ones of their aggregates.
     pub waiting_messages: u64,
     /// The message that has failed for the longest time.
     pub failing: Option<FailingMessage>,
-    /// Number of assigned partitions that are paused because too many of their messages wait. The
-    /// others are read.
+    /// Number of assigned partitions that are paused because too many of their messages wait.
     pub paused_partitions: u64,
     /// The message that most others wait for, if it has failed for 5 s. It is in a paused
     /// partition, or 1,000 later messages of its key wait.
     pub blocking: Option<FailingMessage>,
-    /// Oldest unconfirmed dead letter, if older than 5 s. Later messages of its key wait.
+    /// Oldest dead letter that has been unconfirmed for 5 s. Later messages of its key wait.
     pub unpublished: Option<UnpublishedLetter>,
 }
 
@@ -59,7 +56,7 @@ pub struct ConsumerStatus {
 pub struct UnpublishedLetter {
     /// Name of the dead-letter topic.
     pub topic: String,
-    /// The error of the last attempt.
+    /// Error of the last attempt.
     pub reason: String,
     /// Time of the first attempt, in milliseconds since the Unix epoch.
     pub since_ms: i64,
@@ -77,7 +74,7 @@ pub struct FailingMessage {
     pub offset: i64,
     /// Id of the message, a UUID.
     pub id: String,
-    /// The first 100 characters of its event type.
+    /// First 100 characters of its event type.
     pub event_type: String,
     /// Reason of the last failure. For an error of Postgres, it has the SQLSTATE and names.
     pub reason: String,
@@ -102,12 +99,10 @@ impl FailingMessage {
         }
     }
 
-    /// Sets the number of messages behind it.
     pub(super) fn before(self, behind: usize) -> Self {
         Self { behind: u64::try_from(behind).unwrap_or(u64::MAX), ..self }
     }
 
-    /// Names the message.
     fn name(&self) -> String {
         let Self { topic, partition, offset, id, event_type, .. } = self;
         format!(
@@ -118,8 +113,8 @@ impl FailingMessage {
 
 impl ConsumerStatus {
     /// Returns the reason why the consumer cannot process any message, the messages of some
-    /// partitions, or the messages behind one message. `None` if it can. A consumer that processes
-    /// other messages while some fail is ready: see [`failing`](Self::failing).
+    /// partitions, or the messages behind one message. A consumer that processes other messages
+    /// while some fail is ready: see [`failing`](Self::failing).
     pub fn not_ready_reason(&self) -> Option<String> {
         match (&self.failing, &self.blocking) {
             (Some(FailingMessage { event_type, reason, .. }), _)
@@ -168,7 +163,6 @@ mod tests {
     fn a_consumer_without_its_database_or_its_group_cannot_work() {
         let fresh = ConsumerStatus::default();
         assert!(fresh.not_ready_reason().unwrap().contains("group"));
-        // Other members may have taken over all partitions again.
         let idle = ConsumerStatus { has_joined: true, ..fresh };
         assert_eq!(idle.not_ready_reason(), None);
         let away = ConsumerStatus { is_database_unavailable: true, ..idle.clone() };

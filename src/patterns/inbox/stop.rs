@@ -1,20 +1,18 @@
 //! The signal that asks a consumer's thread to stop.
 //!
-//! Input: a request to stop, or the drop of its sender. Output: a flag to poll, a future that waits
-//! for the request, and a pause that ends early.
+//! Input: a request to stop, or the drop of its sender. Output: a flag to poll, a future, and a
+//! pause that ends early.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The receiving end.
 #[derive(Debug, Clone)]
 pub(super) struct ConsumerStop(watch::Receiver<bool>);
 
-/// The sending end. Dropping it requests the stop too.
+/// Dropping it requests the stop too.
 pub(super) type StopSender = watch::Sender<bool>;
 
-/// Returns both ends.
 pub(super) fn channel() -> (StopSender, ConsumerStop) {
     let (stop_sender, listener) = watch::channel(false);
     (stop_sender, ConsumerStop(listener))
@@ -25,13 +23,12 @@ impl ConsumerStop {
         *self.0.borrow() || self.0.has_changed().is_err()
     }
 
-    /// Completes when a stop is requested.
     pub(super) async fn asked(&self) {
         // An error means that the sender was dropped.
         let _ = self.0.clone().wait_for(|asked| *asked).await;
     }
 
-    /// Sleeps. Returns false if a stop was requested during the sleep.
+    /// Returns false if a stop was requested during the sleep.
     pub(super) async fn pause(&self, time: Duration) -> bool {
         tokio::time::timeout(time, self.asked()).await.is_err()
     }

@@ -1,10 +1,8 @@
 //! Keeps the offsets of the database and of Kafka consistent between batches.
 //!
-//! Input: the group's assignment and the handled records; the database's offsets. Output:
-//! partitions that start where both allow; stored offsets of messages that needed no transaction;
-//! the order to read again if the database has gone back. Invariant: if a database or broker is
-//! unavailable, this module retries with back-off, and blocks neither the group's polls nor the end
-//! of the consumer.
+//! Input: the group's assignment, handled records, the database's offsets. Output: start positions;
+//! stored offsets of messages without a transaction; the order to read again after a step back.
+//! Invariant: retries with back-off block neither the group's polls nor the end of the consumer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,48 +18,39 @@ use super::group::Group;
 use super::session::{Database, RolledBack};
 use super::stop::ConsumerStop;
 
-/// Time after which offsets of messages that needed no transaction are stored without one. After a
-/// crash these messages are read again.
+/// Interval of storing offsets of messages that needed no transaction.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the database is asked whether it has gone back. Each transaction asks too, but
-/// partitions without traffic have none.
+/// idle partitions have none.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum time to store the last offsets when the consumer ends.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Pending work, and the times when it was last done.
 pub(super) struct Upkeep {
     counters: Arc<ConsumerCounters>,
     stop: ConsumerStop,
     backoff: Backoff,
     stored: Instant,
     checked: Instant,
-    /// Number of dead letters whose offsets the database has. Sending one again does no harm, but
-    /// an operator must look at it.
+    /// Dead letters whose offsets the database has. A repeated one is harmless, but an operator
+    /// must look at it.
     dead_letters: u64,
     failures: u32,
-    /// Whether the last attempt found the database unavailable.
     is_unavailable: bool,
     retry_at: Option<Instant>,
     throttle: LogThrottle,
 }
 
-/// Reason why an attempt failed.
 enum Failed {
-    /// The consumer was asked to stop.
     Stopped,
-    /// The database has gone back.
     WentBack,
     /// The brokers did not answer, or a partition is not ready.
     NotYet,
     /// The database is unavailable, or refused the statement for now.
     Database {
         why: String,
-        /// The exact fix, if one is known.
         hint: Option<&'static str>,
         is_unavailable: bool,
     },
-    /// The consumer cannot continue.
     Fatal(InboxError),
 }
 
@@ -82,7 +71,6 @@ impl Upkeep {
         }
     }
 
-    /// Does all due work.
     pub(super) async fn run(
         &mut self,
         database: &mut Database,
@@ -144,7 +132,6 @@ impl Upkeep {
         }
     }
 
-    /// Returns false if nothing was due.
     async fn attempt(
         &mut self,
         database: &mut Database,
@@ -177,7 +164,6 @@ impl Upkeep {
         Ok(false)
     }
 
-    /// Decides the start of newly assigned partitions, and starts to read them.
     async fn begin(&self, database: &mut Database, group: &mut Group) -> Result<(), Failed> {
         let offsets = self.ask(group, database.offsets()).await?;
         let plan = group.plan(&offsets).ok_or(Failed::NotYet)?;
@@ -185,7 +171,6 @@ impl Upkeep {
         if group.begin(&plan.starts) { Ok(()) } else { Err(Failed::NotYet) }
     }
 
-    /// Asks the database and polls the group in the meantime.
     async fn ask<T>(
         &self,
         group: &mut Group,

@@ -1,8 +1,8 @@
 //! Checks that a transaction is still the one with the markers, because effects may have ended it.
 //!
-//! Input: the consumer's transaction, and the number that Postgres gave it. Output: the
-//! transaction, or the reason why the messages failed. Invariant: writes of later messages in
-//! another transaction are committed if and only if their markers are.
+//! Input: the consumer's transaction and its number in Postgres. Output: the transaction, or the
+//! reason of the failure. Invariant: writes of later messages in another transaction are committed
+//! if and only if their markers are.
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -16,7 +16,6 @@ const CURRENT_XACT: &str = "SELECT txid_current_if_assigned()";
 
 const XACT_IS_COMMITTED: &str = "SELECT coalesce(txid_status($1) = 'committed', false)";
 
-/// Reason in the dead letter.
 const XACT_ENDED: &str = "the effects ended the transaction they were called in";
 
 /// The server would answer COMMIT with ROLLBACK, and the client would report success.
@@ -24,12 +23,10 @@ const XACT_ENDED: &str = "the effects ended the transaction they were called in"
 #[error("a statement failed and the effects did not report it")]
 struct IgnoredError(#[source] Error);
 
-/// Whether this server has committed the transaction with this number.
 pub(super) async fn is_committed<C: GenericClient>(client: &C, xact: i64) -> Result<bool, Error> {
     client.query_typed_one(XACT_IS_COMMITTED, &[(&xact, Type::INT8)]).await?.try_get(0)
 }
 
-/// Prepares the statement of [`still_in`].
 pub(super) async fn prepare_look(client: &Client) -> Result<Statement, Error> {
     client.prepare(CURRENT_XACT).await
 }

@@ -1,11 +1,10 @@
 //! Appends events to the outbox, inside the caller's transaction.
 //!
-//! Input: a transaction that also changes the business rows, and one or more [`Event`]s. Output: an
-//! outbox row per event with the next number of its aggregate, or a [`WriterError`]. Invariant: the
-//! event exists if and only if the caller's transaction commits. The numbers of one aggregate rise
-//! in commit order, without gaps. The module needs
-//! [`Piece::Outbox`](crate::migrations::Piece::Outbox). Other languages call the same SQL
-//! functions.
+//! Input: a transaction that also changes the business rows, and [`Event`]s. Output: an outbox row
+//! per event with the next number of its aggregate, or a [`WriterError`]. Invariant: the event
+//! exists if and only if the transaction commits. The numbers of an aggregate rise in commit order,
+//! without gaps. The module needs [`Piece::Outbox`](crate::migrations::Piece::Outbox). Other
+//! languages call the same SQL functions.
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +30,7 @@ use uuid::Uuid;
 use crate::table_error::TableFault;
 use crate::traceparent::Traceparent;
 
-/// An event for the outbox. The event has no effect until it is appended.
+/// An event for the outbox, without effect until it is appended.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 #[non_exhaustive]
@@ -44,15 +43,14 @@ pub struct Event {
     pub aggregate_id: String,
     /// Event type. It becomes the topic unless the relay's `[route]` sets another one.
     pub event_type: String,
-    /// JSON, which becomes the record's value. `None` is NULL in SQL and becomes a null value: a
-    /// tombstone.
+    /// The record's value. `None` is NULL in SQL and becomes a null value: a tombstone.
     payload: Option<Payload>,
     /// Trace that the event belongs to. It becomes the header `traceparent`.
     pub traceparent: Option<Traceparent>,
 }
 
 impl Event {
-    /// Creates an event with a new id. A payload of JSON `null` is an ordinary value; see
+    /// Creates an event with a new id. A payload of JSON `null` is not a
     /// [`tombstone`](Self::tombstone).
     pub fn new(
         aggregate_type: impl Into<String>,
@@ -64,14 +62,14 @@ impl Event {
         Self { payload: Some(Payload::Value(payload)), ..tombstone }
     }
 
-    /// Replaces the payload by serialized JSON. This keeps the digits of numbers: a
-    /// `serde_json::Value` turns `1.50` into 1.5 and rounds numbers that do not fit into an `f64`.
+    /// Replaces the payload by serialized JSON, which keeps the digits of numbers: a
+    /// `serde_json::Value` turns `1.50` into 1.5 and rounds large numbers.
     pub fn with_json(self, payload: &RawValue) -> Self {
         Self { payload: Some(Payload::Written(payload.get().to_owned())), ..self }
     }
 
-    /// Creates an event without a payload. The record's value is null, so a compacted topic deletes
-    /// the earlier records of the key.
+    /// Creates an event with a null value, so a compacted topic deletes the earlier records of the
+    /// key.
     pub fn tombstone(
         aggregate_type: impl Into<String>,
         aggregate_id: impl Into<String>,
@@ -87,8 +85,7 @@ impl Event {
         }
     }
 
-    /// Makes the event part of this trace: of the current request, or of the message that a
-    /// consumer handles.
+    /// Makes the event part of this trace: of the current request, or of the handled message.
     pub fn with_traceparent(self, traceparent: impl Into<Option<Traceparent>>) -> Self {
         Self { traceparent: traceparent.into(), ..self }
     }
@@ -101,7 +98,6 @@ impl Event {
 #[derive(Debug, Clone, PartialEq)]
 enum Payload {
     Value(serde_json::Value),
-    /// Serialized JSON, sent unchanged.
     Written(String),
 }
 
@@ -123,7 +119,7 @@ impl ToSql for Payload {
     to_sql_checked!();
 }
 
-/// Reason why an event was not appended. The transaction is aborted, as after any failed statement.
+/// Reason why an event was not appended. The transaction is aborted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriterError {
@@ -136,7 +132,7 @@ pub enum WriterError {
     /// An event with this id exists already.
     #[error("the outbox already has an event with this id")]
     Repeated(#[source] tokio_postgres::Error),
-    /// The function refuses a value of the event. The source error names the value.
+    /// The function refuses a value of the event, which the source error names.
     #[error(
         "an event has an empty aggregate type, aggregate id or event type, or a control character in a type"
     )]
@@ -187,7 +183,7 @@ impl From<tokio_postgres::Error> for WriterError {
     }
 }
 
-/// The consumer retries the message and handles other messages in the meantime.
+/// The consumer retries the message.
 #[cfg(feature = "inbox")]
 impl From<WriterError> for crate::inbox::Failure {
     fn from(error: WriterError) -> Self {
@@ -197,9 +193,9 @@ impl From<WriterError> for crate::inbox::Failure {
 
 /// Appends one event. Returns its number among the events of its aggregate, from 1.
 ///
-/// The aggregate's counter stays locked until the transaction ends. Writers of one aggregate wait
-/// for each other; writers of different aggregates do not. Transactions that append to several
-/// aggregates must use the same order everywhere, because otherwise they may deadlock.
+/// The aggregate's counter stays locked until the transaction ends, so writers of one aggregate
+/// wait for each other. Transactions that append to several aggregates must use one order
+/// everywhere, because otherwise they may deadlock.
 pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64, WriterError> {
     let Some(payload) = &event.payload else {
         let numbers = append_all(transaction, std::slice::from_ref(event)).await?;
@@ -223,11 +219,11 @@ pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64,
     row.try_get(0).map_err(WriterError::Database)
 }
 
-/// Appends several events in one round trip, in their order. Returns the number of each event among
-/// the events of its aggregate. If one event cannot be appended, none is.
+/// Appends several events in one round trip, all or none. Returns the number of each event among
+/// the events of its aggregate.
 ///
-/// The counters of all aggregates are locked in a fixed order, whatever the order of the events is.
-/// Two transactions that append everything in one call each therefore cannot deadlock.
+/// The counters are locked in a fixed order, so transactions that append everything in one call
+/// cannot deadlock.
 pub async fn append_all(
     transaction: &Transaction<'_>,
     events: &[Event],

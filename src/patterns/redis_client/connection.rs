@@ -1,13 +1,10 @@
-//! A connection to a Redis server or to a Redis Cluster.
-//!
-//! Input: commands. Output: replies. Invariant: clones share one connection.
+//! A connection to a Redis server or to a Redis Cluster. Clones share one connection.
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 #[cfg(feature = "redis-cluster")]
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-/// A multiplexed connection. A clone shares the connection.
 #[derive(Clone)]
 pub(crate) enum Connection {
     One(MultiplexedConnection),

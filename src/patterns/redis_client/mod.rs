@@ -1,7 +1,5 @@
-//! Redis connections of the idempotency guard and of the inbox cache.
-//!
-//! Input: a URL. Output: a [`Server`], and a [`Connection`] to it for commands. Invariant: the
-//! guard and the cache accept the same URLs, so a service has one Redis setting.
+//! Redis connections of the idempotency guard and of the inbox cache. Invariant: both accept the
+//! same URLs, so a service has one Redis setting.
 
 mod connection;
 mod server;

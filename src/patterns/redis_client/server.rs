@@ -1,11 +1,8 @@
 //! The address of Redis: one server, the master that Sentinels name, or a Redis Cluster.
 //!
-//! Input: a URL. Output: a [`Connection`] to the server. Invariant: no error repeats the URL, which
-//! may contain passwords. After a failover, each new connection goes to the master that the
-//! Sentinels name at that time.
-//!
-//! The schemes are `redis://`, `redis+cluster://` and `redis+sentinel://`, and their `rediss`
-//! variants. Examples are in `docs/patterns/idempotency-key-redis.md`.
+//! Input: a URL (`redis://`, `redis+cluster://`, `redis+sentinel://`, or `rediss`). Output: a
+//! [`Connection`]. Invariant: no error repeats the URL, which may contain passwords. Each new
+//! connection goes to the master that the Sentinels name at that time.
 
 use std::time::Duration;
 
@@ -22,18 +19,16 @@ use redis::{
 
 use super::connection::Connection;
 
-/// Maximum time for name resolution, TCP, TLS and authentication of a new connection.
+/// Limit for name resolution, TCP, TLS and authentication.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for sent data to stay unacknowledged before the kernel closes the connection. The
-/// kernel's default is about 15 minutes.
+/// Maximum time for sent data to stay unacknowledged. The kernel's default is about 15 minutes.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum number of retries per command in a cluster: one for a redirection, one for an
-/// unreachable node. The caller's time limit ends before more retries could help.
+/// Retries per command in a cluster: one for a redirection, one for an unreachable node. The
+/// caller's time limit ends before more could help.
 #[cfg(feature = "redis-cluster")]
 const CLUSTER_RETRIES: u32 = 2;
 
-/// A parsed Redis URL.
 #[derive(Clone)]
 pub(crate) enum Server {
     One(Client),
@@ -48,7 +43,6 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// Parses the URL. Does not connect.
     pub(crate) fn parse(url: &str) -> RedisResult<Self> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         match scheme.split_once('+') {
@@ -107,8 +101,7 @@ impl Server {
         Err(invalid("built without the feature `redis-sentinel`"))
     }
 
-    /// Opens a connection, without a time limit for the whole operation. Must be called inside a
-    /// tokio runtime.
+    /// Has no time limit for the whole operation. Must be called inside a tokio runtime.
     pub(crate) async fn connect(&self) -> RedisResult<Connection> {
         match self {
             Self::One(client) => one(client).await,
@@ -131,7 +124,6 @@ impl Server {
 async fn one(client: &Client) -> RedisResult<Connection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        // The caller limits the time of the whole call.
         .set_response_timeout(None);
     Ok(Connection::One(client.get_multiplexed_async_connection_with_config(&config).await?))
 }
@@ -148,11 +140,11 @@ fn invalid(why: &'static str) -> RedisError {
     (ErrorKind::InvalidClientConfig, why).into()
 }
 
-/// The parts of `[login@]host[,host..][/path][?query]`. They are slices of a percent-encoded URL,
-/// so no part contains a separator.
+/// The parts of `[login@]host[,host..][/path][?query]`. The URL is percent-encoded, so no part
+/// contains a separator.
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 struct MultiHostUrl<'a> {
-    /// Login with its `@`, or empty.
+    /// With its `@`, or empty.
     login: &'a str,
     hosts: &'a str,
     path: &'a str,

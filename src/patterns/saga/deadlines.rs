@@ -1,8 +1,8 @@
-//! Applies deadline and timer events to sagas that are due, and counts open sagas.
+//! Applies deadline and timer events to due sagas, and counts open sagas.
 //!
-//! Input: the database's clock. Output: each saga's next state and its emitted events, in one
-//! transaction per saga. Invariant: only one process takes a saga at a time. A saga that fails does
-//! not block the others. A deadline recurs, with a longer pause each time, until the saga ends.
+//! Input: the database's clock. Output: each saga's next state and events, in one transaction per
+//! saga. Invariant: only one process takes a saga at a time, and a failing saga does not block
+//! others. A deadline recurs, with growing pauses, until the saga ends.
 
 use std::future::Future;
 use std::time::Duration;
@@ -42,9 +42,8 @@ impl DueRound {
     }
 }
 
-/// Runs rounds, such as [`fire_due`] on a pooled session, until the future is dropped. The next
-/// round follows a full round immediately, and otherwise after `interval`. After an error,
-/// `on_error` gets the error and the next round also follows after `interval`.
+/// Runs rounds, such as [`fire_due`], until the future is dropped. The next round follows a full
+/// round at once, and otherwise after `interval`. Errors go to `on_error`.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -78,12 +77,11 @@ pub async fn run_deadlines<F, E>(
     }
 }
 
-/// Runs one round. Applies [`Saga::deadline_passed`] to sagas whose deadline has passed and
-/// [`Saga::timer_fired`] for timers that are due, each in its own transaction. Each deadline is
-/// postponed by `timeout` ([`overdue`]).
+/// Runs one round. Applies [`Saga::deadline_passed`] and [`Saga::timer_fired`] for due deadlines
+/// and timers, each in its own transaction. Each deadline is postponed by `timeout` ([`overdue`]).
 ///
-/// An error, such as a saga whose state cannot be decoded, is returned after the other sagas were
-/// tried. The failed saga or timer is due again later.
+/// An error is returned after the other sagas were tried. The failed saga or timer is due again
+/// later.
 pub async fn fire_due<S: Saga>(
     client: &mut Client,
     timeout: Duration,
@@ -91,7 +89,7 @@ pub async fn fire_due<S: Saga>(
     let transaction = client.transaction().await?;
     let late = overdue::<S>(&transaction, timeout, BATCH).await?;
     let due = timers::take_due::<S>(&transaction, i64::from(BATCH)).await?;
-    // All deadlines are postponed by now. One locked saga must not delay the others.
+    // One locked saga must not delay the postponement of the others.
     transaction.commit().await?;
     let mut failure = None;
     for id in &late {
@@ -108,18 +106,17 @@ pub async fn fire_due<S: Saga>(
 }
 
 /// Commits a successful transaction. A failed COMMIT, for example of a deferred constraint, is also
-/// this saga's failure. If the session has ended, the next transaction does not begin.
+/// this saga's failure.
 async fn end(transaction: Transaction<'_>, fired: Result<(), SagaError>) -> Result<(), SagaError> {
     fired?;
     Ok(transaction.commit().await?)
 }
 
-/// Returns the ids of sagas whose deadline has passed, the oldest up to `limit`. Skips locked
+/// Returns the ids of up to `limit` sagas whose deadline has passed, oldest first. Skips locked
 /// sagas.
 ///
-/// Each returned saga's deadline is postponed by `timeout`, next time by twice as much, and so on
-/// up to 64 times. Otherwise events emitted at deadlines would pile up during an outage of their
-/// consumers.
+/// Each deadline is postponed by `timeout`, next time by twice as much, up to 64 times. Otherwise
+/// events would pile up during an outage of their consumers.
 ///
 /// Commit the postponement before you advance the sagas, each in its own transaction, so that a
 /// failing saga does not block the others. [`fire_due`] does all of this.
@@ -146,8 +143,8 @@ pub async fn overdue<S: Saga>(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// Counts the open sagas of a kind, and the open sagas that have passed a deadline, even if it was
-/// postponed since. Reads only open sagas, so it may be called every few seconds.
+/// Counts the open sagas of a kind, and those that have passed a deadline, even if it was
+/// postponed. Cheap: reads only open sagas.
 pub async fn count_open<S: Saga>(client: &impl GenericClient) -> Result<OpenSagas, SagaError> {
     let sql = "SELECT count(*), \
                count(*) FILTER (WHERE put_off > 0 OR deadline < statement_timestamp()) \

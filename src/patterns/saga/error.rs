@@ -1,19 +1,16 @@
-//! Errors of sagas, with their fixes.
-//!
-//! Input: errors of Postgres, of the outbox writer, and of decoding a state. Output: [`SagaError`]
-//! with a hint. Invariant: no text contains a state or a payload.
+//! Errors of sagas, with their fixes. Invariant: no text contains a state or a payload.
 
 use tokio_postgres::Error;
 
 use crate::outbox_writer::WriterError;
 use crate::table_error::TableFault;
 
-/// Reason why a saga did not advance. The caller must roll back its transaction, except after
+/// Reason why a saga did not advance. Roll the transaction back, except after
 /// [`Exists`](Self::Exists).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SagaError {
-    /// The saga does not exist: it was not started here.
+    /// The saga was not started here.
     #[error("there is no saga `{kind}` `{id}`")]
     Unknown {
         /// [`Saga::KIND`](super::Saga::KIND).
@@ -21,7 +18,7 @@ pub enum SagaError {
         /// The saga's id.
         id: String,
     },
-    /// A saga with this id exists already. Nothing was written, and the transaction may continue.
+    /// A saga with this id exists. Nothing was written, and the transaction may continue.
     #[error("saga `{kind}` `{id}` was started before")]
     Exists {
         /// [`Saga::KIND`](super::Saga::KIND).
@@ -40,8 +37,7 @@ pub enum SagaError {
         #[source]
         source: serde_json::Error,
     },
-    /// An event would reopen a saga that has ended. The saga would have no deadline, so nothing
-    /// would notice if it never ended again.
+    /// An event would reopen a saga that has ended. The saga would have no deadline.
     #[error("saga `{kind}` `{id}` has ended, and event `{event}` would have it go on")]
     Reopened {
         /// [`Saga::KIND`](super::Saga::KIND).
@@ -57,11 +53,10 @@ pub enum SagaError {
     /// A table or a column of the sagas does not exist.
     #[error("a table or a column of the sagas is missing")]
     Missing(#[source] Error),
-    /// A statement of the application failed in
-    /// [`Saga::status_changed`](super::Saga::status_changed).
+    /// A statement of [`Saga::status_changed`](super::Saga::status_changed) failed.
     #[error("a statement of the application failed when a saga's status changed")]
     Application(#[source] Error),
-    /// A statement on `sagas`, `saga_history` or `saga_timers` failed.
+    /// A statement on the saga tables failed.
     #[error("a statement on the saga tables failed")]
     Database(#[source] Error),
 }
@@ -92,8 +87,6 @@ impl SagaError {
         }
     }
 
-    /// Converts an error of the application's own statement, which says nothing about the sagas'
-    /// tables.
     pub(super) fn of_application(error: Self) -> Self {
         match error {
             Self::Missing(error) | Self::Database(error) => Self::Application(error),
@@ -114,9 +107,8 @@ impl SagaError {
     }
 }
 
-/// The consumer retries the message and handles other messages in the meantime. If the saga does
-/// not exist yet, it retries for at least
-/// [`give_up_after`](crate::inbox::ConsumerSpec::give_up_after).
+/// The consumer retries the message, for at least
+/// [`give_up_after`](crate::inbox::ConsumerSpec::give_up_after) if the saga does not exist yet.
 #[cfg(feature = "inbox")]
 impl From<SagaError> for crate::inbox::Failure {
     fn from(error: SagaError) -> Self {

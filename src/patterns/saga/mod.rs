@@ -1,20 +1,16 @@
 //! Sagas: processes over several services that complete or are compensated, and never hang.
 //!
-//! Input: the events of one saga, in any order, some repeated, some late; the clock. Output: the
-//! saga's next state and its emitted events, written in one transaction with the outbox, or a
-//! [`SagaError`].
+//! Input: the events of one saga in any order, with repeats, and the clock. Output: the next state
+//! and the emitted events, written in one transaction with the outbox, or a [`SagaError`].
 //!
-//! Invariant: [`Saga::apply`] is pure, so every order of events can be tested. A saga that has not
-//! ended has a deadline. [`run_deadlines`] applies an event to each saga that has passed its
-//! deadline, repeatedly until the saga ends.
+//! Invariant: [`Saga::apply`] is pure, so every order of events can be tested. An open saga has a
+//! deadline, and [`run_deadlines`] applies an event to each overdue saga until it ends.
 //!
-//! The caller filters duplicates (`inbox`), but a saga should tolerate them anyway. The module
-//! needs [`Piece::Saga`](crate::migrations::Piece::Saga) and
-//! [`Piece::Outbox`](crate::migrations::Piece::Outbox).
+//! The module needs [`Piece::Saga`](crate::migrations::Piece::Saga) and
+//! [`Piece::Outbox`](crate::migrations::Piece::Outbox). The caller filters duplicates (`inbox`).
 //!
-//! To tolerate reordered events, store *facts* that only grow (paid, then refunded; never back).
-//! Derive the status and the timers from the facts. The outcome then does not depend on the order
-//! of events.
+//! To tolerate reordered events, store *facts* that only grow (paid, then refunded), and derive
+//! status and timers from them.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -107,7 +103,7 @@ use crate::traceparent::Traceparent;
 
 /// The state of a process, and its transitions.
 pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
-    /// Name of this kind of saga in the tables, and the aggregate type of its events in the outbox.
+    /// Name of this kind of saga in the tables, and the aggregate type of its events.
     const KIND: &'static str;
     /// Type of the events that the saga handles.
     type Event: Send + Sync;
@@ -122,12 +118,12 @@ pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
     /// Returns the status, derived from the state.
     fn status(&self) -> &'static str;
 
-    /// Whether the saga has ended and needs neither deadline nor timers. An event that would reopen
-    /// the saga is refused ([`SagaError::Reopened`]).
+    /// Whether the saga has ended. An event that would reopen it is refused
+    /// ([`SagaError::Reopened`]).
     fn has_ended(&self) -> bool;
 
-    /// Returns the event to apply each time the deadline has passed. Usually this event gives up
-    /// and compensates everything.
+    /// Returns the event to apply each time the deadline has passed, usually to compensate
+    /// everything.
     fn deadline_passed() -> Self::Event;
 
     /// Returns the event with which an operator compensates the saga
@@ -137,21 +133,20 @@ pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
     }
 
     /// Returns the timers that run in this state. After each event, new timers are set, missing
-    /// timers are cancelled, and the others keep their time. A timer that has fired and is still in
-    /// the list is set again.
+    /// timers are cancelled, and the others keep their time. A fired timer that is still listed is
+    /// set again.
     fn timers(&self) -> Vec<Timer> {
         Vec::new()
     }
 
-    /// Returns the event to apply when a timer fires, or `None` for a name that only an earlier
-    /// version used.
+    /// Returns the event for a fired timer, or `None` for a name that only an earlier version used.
     fn timer_fired(name: &str) -> Option<Self::Event> {
         let _ = name;
         None
     }
 
     /// Writes a new status to the caller's own tables, in the transaction that changes the status.
-    /// Called whether a message, the clock or an operator advances the saga.
+    /// Called for messages, the clock and operators.
     fn status_changed(
         transaction: &Transaction<'_>,
         id: &str,
@@ -172,8 +167,7 @@ pub struct Emitted {
     pub payload: serde_json::Value,
     /// Type and id of the aggregate, which is the record's key. `None` means the saga itself.
     pub aggregate: Option<(String, String)>,
-    /// Trace that the event belongs to. `None` means the trace of the message that advanced the
-    /// saga, if any.
+    /// Trace of the event. `None` means the trace of the message that advanced the saga, if any.
     pub traceparent: Option<Traceparent>,
 }
 
@@ -183,7 +177,7 @@ impl Emitted {
         Self { event_type, payload, aggregate: None, traceparent: None }
     }
 
-    /// Makes this an event of another aggregate, ordered among the events of that aggregate.
+    /// Makes this an event of another aggregate, ordered among its events.
     #[must_use]
     pub fn of_aggregate(
         mut self,

@@ -1,9 +1,8 @@
-//! Operator actions: list stuck sagas, show one, advance or compensate one, and delete sagas that
-//! ended long ago.
+//! Operator actions: list, show, advance, compensate and delete sagas.
 //!
 //! Input: a kind of saga, an id, an age. Output: printable rows without state or payload, or the
-//! effect of an action. Invariant: a plan executes the action and rolls it back, so it shows what
-//! the action will do. Each action may be repeated.
+//! effect of an action. Invariant: a plan executes the action and rolls it back. Each action may be
+//! repeated.
 
 use std::time::Duration;
 
@@ -63,7 +62,7 @@ pub struct SagaDetails {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OperatorAction {
-    /// Applies [`Saga::deadline_passed`] now, whatever the deadline is.
+    /// Applies [`Saga::deadline_passed`] now.
     Advance,
     /// Applies [`Saga::compensation`].
     Compensate,
@@ -104,8 +103,8 @@ fn summary(row: &Row) -> Result<SagaSummary, SagaError> {
     })
 }
 
-/// Returns the open sagas, ordered by their next deadline. With `only_overdue`, returns only sagas
-/// that have passed a deadline, even if it was postponed since.
+/// Returns the open sagas, ordered by their next deadline. `only_overdue` selects sagas that have
+/// passed a deadline, even if it was postponed.
 pub async fn list<S: Saga>(
     client: &impl GenericClient,
     only_overdue: bool,
@@ -138,8 +137,7 @@ pub async fn show<S: Saga>(
     Ok(Some(SagaDetails { summary: summary(&row)?, timers, history }))
 }
 
-/// Applies an action to a saga. Without `execute`, the action is rolled back and the result is the
-/// plan.
+/// Applies an action to a saga. Without `execute`, it is rolled back and the result is the plan.
 pub async fn act<S: Saga>(
     client: &mut Client,
     id: &str,
@@ -160,9 +158,9 @@ pub async fn act<S: Saga>(
     Ok(transition)
 }
 
-/// Deletes up to `batch` sagas that ended more than `older_than` ago, oldest first, in one
-/// statement. Also deletes their history and the sequence of their events. Skips locked sagas. Call
-/// it until it deletes fewer than `batch`.
+/// Deletes up to `batch` sagas that ended more than `older_than` ago, oldest first, with their
+/// history and the sequence of their events. Skips locked sagas. Call it until it deletes fewer
+/// than `batch`.
 ///
 /// A later event of a deleted saga fails with [`SagaError::Unknown`]. `older_than` must exceed the
 /// topics' retention time and the time for which dead letters are redriven.

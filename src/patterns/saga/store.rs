@@ -1,9 +1,8 @@
-//! Stores sagas in Postgres: starts them, applies events to them, and reads them.
+//! Starts sagas in Postgres, applies events to them, and reads them.
 //!
-//! Input: the caller's transaction, a saga's id, an event. Output: a `Transition`. The new state, a
-//! history entry, the timers and the outbox rows of emitted events are written in the caller's
-//! transaction. Invariant: a saga's row is locked while an event is applied, so the events of one
-//! saga are applied one after the other.
+//! Input: the caller's transaction, a saga's id, an event. Output: a `Transition`; the new state, a
+//! history entry, timers and outbox rows in the caller's transaction. Invariant: a saga's row is
+//! locked while an event is applied.
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use crate::traceparent::Traceparent;
 pub struct Transition {
     /// Status before the event.
     pub from: String,
-    /// Status after the event. It equals `from` if the event did not change it.
+    /// Status after the event; may equal `from`.
     pub to: &'static str,
     /// Whether the state changed. A repeated or late event changes nothing.
     pub changed: bool,
@@ -66,9 +65,8 @@ pub struct HistoryEntry {
 /// Starts a saga in the caller's transaction, emits its first events and sets its timers. Its
 /// deadline is `timeout` from now.
 ///
-/// If a saga with this id exists, the result is [`SagaError::Exists`]; nothing was written, and the
-/// transaction may continue. If the start may come twice, or after the first event, use
-/// [`start_or_advance`].
+/// If the saga exists, the result is [`SagaError::Exists`], nothing was written, and the
+/// transaction may continue. If the start may come twice or late, use [`start_or_advance`].
 pub async fn start<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -106,15 +104,12 @@ impl<S> NewSaga<S> {
     }
 }
 
-/// Applies an event to a saga in the caller's transaction. Starts the saga first if it does not
-/// exist ([`Transition::started`]).
+/// Applies an event to a saga in the caller's transaction, and starts the saga first if it does not
+/// exist ([`Transition::started`]). Otherwise this works as [`advance`].
 ///
-/// The first event may therefore be any event, and any event may come twice. Make the start an
-/// event like the others, and let [`Saga::apply`] emit the first events for it.
-///
-/// Two callers that start the same saga wait for each other. Otherwise this works as [`advance`].
-/// An event that comes after the saga was deleted ([`clean_ended`](super::clean_ended)) starts the
-/// saga again.
+/// Make the start an event like the others, and let [`Saga::apply`] emit the first events for it.
+/// Concurrent starts of one saga wait for each other. An event after the saga's deletion
+/// ([`clean_ended`](super::clean_ended)) starts it again.
 pub async fn start_or_advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -162,8 +157,8 @@ async fn insert<S: Saga>(
 }
 
 /// Applies an event to a saga in the caller's transaction. The saga stays locked until the
-/// transaction ends, so two events of one saga are applied one after the other. The history keeps
-/// the id of the message that carried the event. Emitted events continue the message's trace.
+/// transaction ends. The history keeps the message's id, and emitted events continue the message's
+/// trace.
 pub async fn advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -208,9 +203,9 @@ impl From<&crate::inbox::Message> for Cause {
 /// A saga that is locked until the transaction ends.
 pub(super) struct Locked<S> {
     view: SagaView<S>,
-    /// Whether the saga is open according to its row, which another version of the program may have
-    /// written. An open saga has a deadline; an ended saga has an end time. If the library did not
-    /// write the row, it has neither, and the state decides.
+    /// Whether the saga is open according to its row, which another version may have written: an
+    /// open saga has a deadline, an ended saga an end time. A row of another program has neither,
+    /// and the state decides.
     is_open: Option<bool>,
 }
 
@@ -260,7 +255,6 @@ pub(super) async fn step<S: Saga>(
     let after = to_json(&state)?;
     let ended = was_open && has_ended;
     if after == before && !ended {
-        // A repeated or late event: nothing to write.
         let (changed, ended, started) = (false, false, false);
         return Ok(Transition { from, to, changed, ended, has_ended, started, emitted });
     }

@@ -1,9 +1,8 @@
-//! The timers of sagas in Postgres: sets and cancels timers, and fires those that are due.
+//! Timers of sagas in Postgres: sets, cancels and fires them.
 //!
-//! Input: the timers that run before and after an event, the database's clock. Output: rows of
-//! `saga_timers`, and the event of a timer applied to its saga. Invariant: a timer fires once, in
-//! the transaction that deletes its row. The saga is locked before its timers, so firing and
-//! cancelling do not deadlock.
+//! Input: the timers that run after an event, the database's clock. Output: rows of `saga_timers`,
+//! and the event of a fired timer. Invariant: a timer fires once, in the transaction that deletes
+//! its row. The saga is locked before its timers, so firing and cancelling do not deadlock.
 
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
@@ -11,18 +10,15 @@ use tokio_postgres::types::Type;
 use super::store::{Cause, load_locked, step};
 use super::{Saga, SagaError, Timer};
 
-/// Time in seconds in which a process may fire a timer before the timer is due again. It doubles
-/// with each try.
+/// Seconds until a taken timer is due again; doubles with each try.
 const RETRY_S: f64 = 30.0;
 
 pub(super) struct DueTimer {
-    /// The saga's id.
     pub(super) id: String,
     name: String,
 }
 
-/// Cancels all timers of a saga that are not in `running`, and sets the timers in `running` that do
-/// not exist yet.
+/// Cancels all timers of a saga that are not in `running`, and sets missing ones.
 pub(super) async fn replace<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -50,8 +46,8 @@ pub(super) async fn replace<S: Saga>(
     Ok(())
 }
 
-/// Takes timers that are due, the oldest up to `limit`, and skips locked ones. Postpones them, so
-/// that no other process takes them while this one fires them.
+/// Takes due timers, the oldest up to `limit`, and skips locked ones. Postpones them, so that no
+/// other process takes them.
 pub(super) async fn take_due<S: Saga>(
     transaction: &Transaction<'_>,
     limit: i64,

@@ -1,7 +1,5 @@
-//! Reads the whole body of a request, within limits of size and time.
-//!
-//! Input: a body, the maximum size in bytes and the maximum time. Output: its bytes, or the problem
-//! for the client. Invariant: memory use is limited to the maximum size.
+//! Reads the whole body of a request, within limits of size and time. Output: its bytes, or the
+//! problem for the client. Invariant: memory use is limited to the maximum size.
 
 use std::time::Duration;
 

@@ -1,30 +1,26 @@
-//! The guard as a tower layer in front of an endpoint's handler. It reads the key and the body, and
-//! replays, waits or refuses. A request that passes carries its [`Attempt`] in the request's
-//! extensions.
+//! The guard as a tower layer in front of an endpoint's handler. The layer reads key and body, and
+//! replays, waits or refuses. A request that passes carries its [`Attempt`] in its extensions.
 //!
-//! Input: an HTTP request, the name of the operation that the layer guards, and a closure that
-//! returns the sender of the request. The closure has no default, because callers that share a
-//! scope share their keys. Output: the handler's response, a stored response, or a problem (RFC
-//! 9457):
+//! Input: an HTTP request, the name of the guarded operation, and a closure that returns the
+//! caller. The closure has no default, because callers that share a scope share their keys. Output:
+//! the handler's response, a stored response, or a problem (RFC 9457):
 //!
 //! * 400 without a usable key, 403 without a caller
 //! * 408 for a body that is too slow, 413 for one that is too large
 //! * 409 while another attempt of this request is in progress
 //! * 422 for a key of another request
 //!
-//! Invariant: a handler whose client hangs up continues. When it has ended without an effect, the
-//! key is free before its response is sent. A success without [`Attempt::run`] is an error, because
-//! nothing guards it.
+//! Invariant: a handler whose client hangs up continues. If it ends without an effect, the key is
+//! free before its response is sent. A success without [`Attempt::run`] is an error.
 //!
 //! Put a layer that limits the time of a request outside this one; in axum, add it after this one.
 //! The client then gets its answer, the work continues, and the next attempt finds its response. A
-//! limit inside would cancel work that is only slow. A handler that hangs continues after its
-//! client has left: it keeps its Postgres session, and its key stays taken. Therefore bound its
-//! waits (`statement_timeout`, the limits of other services' clients).
+//! handler that hangs keeps its Postgres session and its key, so bound its waits (for example
+//! `statement_timeout`).
 //!
 //! # An endpoint
 //!
-//! This example uses tokio-postgres. With another driver the handler calls [`Attempt::run_in`].
+//! With a driver other than tokio-postgres, the handler calls [`Attempt::run_in`].
 //!
 //! ```
 //! use axum::extract::{Extension, State};
@@ -94,15 +90,12 @@ use super::request::{Fingerprint, Key, Request};
 use super::response::StoredResponse;
 use problem::Problem;
 
-/// The header with the client's key.
 const KEY_HEADER: &str = "idempotency-key";
-/// Marks a replayed response.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Default maximum body size, many times a usual form or order. Deeply nested JSON of this size
-/// takes a few milliseconds to canonicalize.
+/// Default maximum body size. Deeply nested JSON of this size takes a few milliseconds to
+/// canonicalize.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// Default maximum time for a body, more than enough for a body of the default size. A slower
-/// client would occupy a connection and memory.
+/// Default maximum time for a body. A slower client would occupy a connection and memory.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Puts the guard in front of a service.
@@ -118,19 +111,17 @@ pub struct IdempotencyLayer<C> {
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
     /// Creates a layer. `operation` names the handler's action, such as `POST /orders`. Each
-    /// handler of the service needs its own name, and the name must never change. The name is part
-    /// of the fingerprint, with method and URI.
+    /// handler needs its own name, which must never change, because the fingerprint contains it
+    /// with method and URI.
     ///
-    /// The URI alone does not distinguish handlers: a router that nests another one
-    /// (`Router::nest`) strips its prefix before this layer sees the request. If two handlers
-    /// shared a name, the second would get the first one's response and have no effect. If the
-    /// prefix has a parameter (`/accounts/{id}`), no name distinguishes two accounts: put the layer
-    /// outside the router that nests.
+    /// The URI alone does not distinguish handlers, because `Router::nest` strips its prefix before
+    /// this layer sees the request. Handlers that share a name would get each other's responses. If
+    /// the prefix has a parameter (`/accounts/{id}`), put the layer outside the router that nests.
     ///
-    /// `caller` returns the owner of a request's keys: an account or tenant that an earlier layer
-    /// has authenticated, never an unverified value from the client. It is the scope of
-    /// [`Request::new`], 1 to 255 bytes. `None` is refused with 403. A caller that uses a key for
-    /// two operations gets 422 for the second.
+    /// `caller` returns the owner of a request's keys: an authenticated account or tenant, never an
+    /// unverified value from the client. It is the scope of [`Request::new`], 1 to 255 bytes.
+    /// `None` is refused with 403. A caller that uses a key for two operations gets 422 for the
+    /// second.
     pub fn new(guard: Guard, operation: impl Into<Arc<str>>, caller: C) -> Self {
         Self {
             guard,
@@ -142,16 +133,16 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
         }
     }
 
-    /// Accepts requests without a key, for services whose clients do not send one yet. Such
-    /// requests are not guarded: [`Attempt::run`] runs the effect and commits each time. The layer
-    /// does not call `caller` or read the body for them. A key that is sent must still be valid.
+    /// Accepts requests without a key. They are not guarded: [`Attempt::run`] runs the effect and
+    /// commits each time, and the layer does not call `caller` or read the body. A key that is sent
+    /// must still be valid.
     #[must_use]
     pub fn key_optional(mut self) -> Self {
         self.key_is_optional = true;
         self
     }
 
-    /// Sets the maximum size of a body, in bytes, which is kept in memory; 64 KiB by default.
+    /// Sets the maximum size of a body in bytes; 64 KiB by default. Bodies are kept in memory.
     #[must_use]
     pub fn body_bytes_max(mut self, bytes: usize) -> Self {
         self.body_bytes_max = bytes;
@@ -224,7 +215,6 @@ where
     }
 }
 
-/// Calls the handler in its own task.
 async fn execute<S, B, R>(
     mut inner: S,
     attempt: Attempt,
@@ -254,7 +244,6 @@ where
 }
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
-    /// Returns the request and its body.
     async fn read<B>(&self, parts: &Parts, body: B) -> Result<(Request, Bytes), Problem>
     where
         B: http_body::Body<Data: Send, Error: Send> + Send + 'static,
@@ -271,7 +260,6 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
     }
 }
 
-/// Returns the request's only key.
 fn key(headers: &HeaderMap) -> Result<Key, Problem> {
     let mut values = headers.get_all(KEY_HEADER).iter();
     let Some(value) = values.next() else { return Err(Problem::without_key()) };
@@ -281,7 +269,7 @@ fn key(headers: &HeaderMap) -> Result<Key, Problem> {
     Key::parse(value.as_bytes()).map_err(|refusal| Problem::key(refusal.to_string()))
 }
 
-/// Uses the canonical form of JSON. Every other body, and invalid JSON, counts byte by byte.
+/// Uses the canonical form of JSON. Other bodies, and invalid JSON, count byte by byte.
 fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -299,8 +287,8 @@ fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
 }
 
 impl Outcome {
-    /// Returns the response for the client. A stored response is marked `Idempotent-Replayed: true`
-    /// if it is a replay. Other outcomes are problems: 409 with Retry-After, or 422.
+    /// Returns the response for the client. A replay is marked `Idempotent-Replayed: true`. Other
+    /// outcomes are problems: 409 with Retry-After, or 422.
     pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
         match self {
             Self::Executed(response) => response.into_http(),

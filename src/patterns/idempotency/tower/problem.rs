@@ -1,7 +1,5 @@
-//! The layer's error responses: Problem Details of RFC 9457.
-//!
-//! Input: the problem of a request. Output: an `application/problem+json` response. Invariant: the
-//! response repeats no value of the request's body or headers.
+//! The layer's error responses: Problem Details of RFC 9457. Invariant: the response repeats no
+//! value of the request's body or headers.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,17 +10,15 @@ use serde_json::{Value, json};
 
 use super::KEY_HEADER;
 
-/// Maximum Retry-After in seconds. A retry at once is useless, and clients do not wait longer.
+/// Maximum Retry-After in seconds: clients do not wait longer.
 const RETRY_AFTER_MAX_S: u64 = 30;
 
-/// A problem of a request. `type` is `about:blank`, so the title follows the status (section
-/// 4.2.1).
+/// `type` is `about:blank`, so the title follows the status (RFC 9457, section 4.2.1).
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
     title: &'static str,
     detail: Cow<'static, str>,
-    /// Name of the invalid field or header.
     field: Option<&'static str>,
     retry_after: Option<Duration>,
 }

@@ -1,15 +1,15 @@
-//! Tracks the partitions that are assigned to this group member, the epoch of each assignment, and
-//! the offset up to which each partition is handled.
+//! The assigned partitions, the epoch of each assignment, and the offset up to which each partition
+//! is handled.
 //!
-//! Input: assignments and revocations, start positions, received and handled records in any order,
-//! and the database's offsets. Output: whether a record still belongs to this member, the offsets
-//! to store in the database and to commit in Kafka, and the lag. Pure.
+//! Input: assignments, revocations, start positions, received and handled records, the database's
+//! offsets. Output: whether a record still belongs to this member, offsets for the database and
+//! Kafka, the lag. Pure.
 //!
 //! Invariants:
 //!
 //! * Every record received before an offset is handled.
-//! * Each assignment has an epoch. A record received in an older epoch moves no offset, even if the
-//!   partition was reassigned to this member.
+//! * A record received in an older epoch moves no offset, even if the partition was reassigned to
+//!   this member.
 //! * A partition is read only after its start was decided.
 //! * An offset is committed in Kafka only if the database has it.
 
@@ -20,7 +20,6 @@ use postrider_core::record::StoredRecord;
 /// Topic and partition number.
 pub(super) type Partition = (String, i32);
 
-/// A record with its position.
 #[derive(Debug)]
 pub(super) struct ReceivedRecord {
     pub(super) record: StoredRecord,
@@ -49,37 +48,30 @@ struct Assignment {
     epoch: u64,
     /// Whether the start of reading is decided.
     has_begun: bool,
-    /// Offset after the last record that was handled in this assignment.
+    /// Offset after the last handled record of this assignment.
     after_handled: Option<i64>,
-    /// Offset after the last received record. Before the first record, the start offset if it is
-    /// known.
+    /// Offset after the last received record, or else the start offset if known.
     expected: Option<i64>,
     /// Offsets of records that were received and are not handled.
     unhandled: BTreeSet<i64>,
-    /// Last known offset in the database.
     stored: Option<i64>,
-    /// Last offset committed in Kafka.
     committed: Option<i64>,
 }
 
-/// A partition whose start of reading is not decided yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unverified {
     pub(super) partition: Partition,
     pub(super) epoch: u64,
     /// Next offset, if this member has handled a record in this assignment.
     pub(super) handled: Option<i64>,
-    /// Last known offset in the database, if this member knows it.
     pub(super) stored: Option<i64>,
 }
 
-/// An update of one partition's offset in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Advance {
     pub(super) partition: Partition,
-    /// Epoch of the assignment in which the records were received.
     pub(super) epoch: u64,
-    /// Last known offset in the database. A smaller offset means that the database has gone back.
+    /// Last known offset in the database. A smaller one means that the database has gone back.
     pub(super) at_least: i64,
     /// Every record before this offset is handled.
     pub(super) next: i64,
@@ -92,19 +84,18 @@ impl RecordPosition {
 }
 
 impl Assignments {
-    /// Adds newly assigned partitions. They are read after their start is decided.
+    /// Adds newly assigned partitions, which are read after their start is decided.
     pub(super) fn assign(&mut self, partitions: impl IntoIterator<Item = Partition>) {
         self.epoch += 1;
         let epoch = self.epoch;
         self.partitions.extend(partitions.into_iter().map(|it| (it, Assignment::new(epoch))));
     }
 
-    /// Removes revoked partitions.
     pub(super) fn revoke(&mut self, partitions: &[Partition]) {
         self.partitions.retain(|partition, _| !partitions.contains(partition));
     }
 
-    /// Requires a new decision about the start of all partitions, and drops their received records.
+    /// Requires a new decision about the start of all partitions, and drops received records.
     pub(super) fn recheck(&mut self) {
         self.epoch += 1;
         for assignment in self.partitions.values_mut() {
@@ -117,7 +108,6 @@ impl Assignments {
         }
     }
 
-    /// Returns the partitions whose start is not decided.
     pub(super) fn unverified(&self) -> Vec<Unverified> {
         let waiting = self.partitions.iter().filter(|(_, assignment)| !assignment.has_begun);
         let unverified = |(partition, assignment): (&Partition, &Assignment)| Unverified {
@@ -129,8 +119,8 @@ impl Assignments {
         waiting.map(unverified).collect()
     }
 
-    /// Begins to read the partition from `position`, if the assignment still has this epoch. The
-    /// database has the offset `stored`.
+    /// Begins to read the partition from `position`, if the assignment still has this epoch.
+    /// `stored` is the database's offset.
     pub(super) fn begin(&mut self, partition: &Partition, epoch: u64, position: i64, stored: i64) {
         let assignment = self.partitions.get_mut(partition).filter(|it| it.epoch == epoch);
         if let Some(assignment) = assignment {
@@ -144,18 +134,15 @@ impl Assignments {
         }
     }
 
-    /// Returns the partitions whose start is decided.
     pub(super) fn begun(&self) -> Vec<Partition> {
         let begun = self.partitions.iter().filter(|(_, assignment)| assignment.has_begun);
         begun.map(|(partition, _)| partition.clone()).collect()
     }
 
-    /// Returns the partition's last known offset in the database.
     pub(super) fn stored(&self, partition: &Partition) -> Option<i64> {
         self.partitions.get(partition)?.stored
     }
 
-    /// Records the offsets that the database has.
     pub(super) fn set_stored(&mut self, advances: &[Advance]) {
         for Advance { partition, epoch, next, .. } in advances {
             let assignment = self.partitions.get_mut(partition).filter(|it| it.epoch == *epoch);
@@ -165,9 +152,8 @@ impl Assignments {
         }
     }
 
-    /// Returns the offsets for the transaction that handles these records. For each of their
-    /// partitions, this is the first record that is then still unhandled. Partitions that no longer
-    /// belong to this member are left out.
+    /// Returns the offsets for the transaction that handles these records: per partition, the first
+    /// record that is then still unhandled. Omits partitions that no longer belong to this member.
     pub(super) fn advances<'p>(
         &self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -191,7 +177,6 @@ impl Assignments {
         by_partition.into_iter().filter_map(advance).collect()
     }
 
-    /// Returns the offsets that are handled but not stored in the database.
     pub(super) fn not_stored(&self) -> Vec<Advance> {
         let begun = self.partitions.iter().filter(|(_, assignment)| assignment.has_begun);
         begun
@@ -209,7 +194,6 @@ impl Assignments {
         begun.any(|(partition, assignment)| assignment.stored > database.get(partition).copied())
     }
 
-    /// Records the partitions that members of the group have read.
     pub(super) fn set_known(&mut self, partitions: impl IntoIterator<Item = Partition>) {
         self.known = partitions.into_iter().collect();
     }
@@ -218,20 +202,17 @@ impl Assignments {
         self.known.iter().all(|partition| self.partitions.contains_key(partition))
     }
 
-    /// Number of assigned partitions.
     pub(super) fn count(&self) -> usize {
         self.partitions.len()
     }
 
-    /// Epoch of the last assignment; 0 before the first.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Records a received record and tags it with the current epoch. Returns `None` if its
-    /// partition is not assigned or not being read yet. A repeated offset comes from another log
-    /// that ended before the requested offset. The start is then decided again, and the state of
-    /// the previous log is discarded.
+    /// Records a received record and tags it with the epoch. `None` if its partition is not read. A
+    /// repeated offset comes from another log that ended before the requested offset. The start is
+    /// then decided again.
     pub(super) fn tag(&mut self, record: StoredRecord) -> Option<ReceivedRecord> {
         let partition = (record.topic.clone(), record.partition);
         let assignment = self.partitions.get_mut(&partition).filter(|it| it.has_begun)?;
@@ -246,15 +227,14 @@ impl Assignments {
         Some(ReceivedRecord { record, position })
     }
 
-    /// Whether the record's partition has been assigned, and read without a step back, since the
-    /// record was received.
+    /// Whether the partition stayed assigned, without a step back, since the record was received.
     pub(super) fn is_current(&self, position: &RecordPosition) -> bool {
         let assignment = self.partitions.get(&position.partition);
         assignment.is_some_and(|assignment| assignment.epoch == position.epoch)
     }
 
-    /// Returns an offset of the record's partition that may be committed in Kafka while the record
-    /// is unhandled. `None` if the record is not current.
+    /// Returns an offset that may be committed in Kafka while the record is unhandled. `None` if
+    /// the record is not current.
     pub(super) fn offset_before(&self, position: &RecordPosition) -> Option<(Partition, i64)> {
         let current = self.partitions.get(&position.partition);
         let assignment = current.filter(|assignment| assignment.epoch == position.epoch)?;
@@ -275,7 +255,6 @@ impl Assignments {
         }
     }
 
-    /// Returns the offsets to commit in Kafka for the matching partitions.
     pub(super) fn to_commit(
         &self,
         wanted: impl Fn(&Partition) -> bool,
@@ -304,13 +283,11 @@ impl Assignments {
         self.partitions.keys().cloned().collect()
     }
 
-    /// Returns the partitions without a known start.
     pub(super) fn unknown(&self) -> Vec<Partition> {
         let known = self.partitions.iter().filter(|(_, assignment)| assignment.expected.is_none());
         known.map(|(partition, _)| partition.clone()).collect()
     }
 
-    /// Sets the start offsets of partitions without one.
     pub(super) fn set_start(&mut self, offsets: &BTreeMap<Partition, i64>) {
         for (partition, offset) in offsets {
             if let Some(assignment) = self.partitions.get_mut(partition) {
@@ -319,8 +296,7 @@ impl Assignments {
         }
     }
 
-    /// Counts the unhandled messages up to these high watermarks: received messages and all later
-    /// offsets.
+    /// Counts received unhandled messages, and all later offsets up to these high watermarks.
     pub(super) fn lag(&self, ends: &BTreeMap<Partition, i64>) -> u64 {
         let lag = ends.iter().filter_map(|(partition, end)| {
             let Assignment { expected, unhandled, .. } = self.partitions.get(partition)?;

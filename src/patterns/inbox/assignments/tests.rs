@@ -6,7 +6,6 @@ fn partition(number: i32) -> Partition {
     ("orders".to_owned(), number)
 }
 
-/// Reads from the beginning, with an empty database.
 fn begin(assignments: &mut Assignments) {
     for Unverified { partition, epoch, .. } in assignments.unverified() {
         assignments.begin(&partition, epoch, 0, 0);
@@ -23,7 +22,6 @@ fn received(assignments: &mut Assignments, number: i32, offset: i64) -> RecordPo
     assignments.tag(record).unwrap().position
 }
 
-/// Returns the offsets after the database has stored all of them.
 fn offsets(assignments: &mut Assignments) -> Vec<(i32, i64)> {
     let steps = assignments.not_stored();
     assignments.set_stored(&steps);
@@ -45,7 +43,6 @@ fn a_reassigned_partition_ignores_records_of_its_older_epoch() {
     begin(&mut assignments);
     let batch = [received(&mut assignments, 0, 7), received(&mut assignments, 1, 3)];
     assert!(batch.iter().all(|it| assignments.is_current(it)));
-    // Both happen while the batch is being processed.
     assignments.revoke(&[partition(0)]);
     assert!(!assignments.is_current(&batch[0]) && assignments.is_current(&batch[1]));
     assignments.assign([partition(0)]);
@@ -83,7 +80,6 @@ fn an_offset_passes_no_record_that_is_not_handled() {
     assignments.begin(&partition(1), 1, 20, 20);
     let batch = [4, 5, 7].map(|offset| received(&mut assignments, 0, offset));
     let other = received(&mut assignments, 1, 20);
-    // The database has only handled records after the transaction is committed.
     assert_eq!(steps(&assignments.advances(&batch[..1])), [(0, 4, 5)]);
     assert_eq!(steps(&assignments.advances(&batch[1..])), [(0, 4, 4)]);
     let all = [&batch[..], &[other]].concat();
@@ -115,7 +111,6 @@ fn kafka_is_told_what_it_does_not_know() {
     assignments.mark_handled(&batch[2..]);
     assert_eq!(numbers(assignments.take_changed()), []);
     assignments.mark_handled(&batch[..1]);
-    // The database does not have the offset yet.
     assert_eq!(numbers(assignments.take_changed()), []);
     assert_eq!(offsets(&mut assignments), [(0, 3)]);
     assert_eq!(numbers(assignments.take_changed()), [(0, 3)]);
@@ -127,7 +122,6 @@ fn a_record_of_a_partition_that_is_not_assigned_is_dropped() {
     let mut assignments = Assignments::default();
     assignments.assign([partition(0)]);
     let record = StoredRecord { topic: "orders".into(), ..StoredRecord::default() };
-    // No record is kept before the partition's start is known.
     assert!(assignments.tag(record.clone()).is_none());
     begin(&mut assignments);
     assert!(assignments.tag(record.clone()).is_some());
@@ -153,7 +147,6 @@ fn kafka_is_told_no_more_than_the_database_has() {
     assert_eq!(numbers(assignments.to_commit(|_| true)), [(0, 8)]);
     assert_eq!(assignments.offset_before(&waiting), Some((partition(0), 8)));
     assert_eq!(assignments.not_stored(), []);
-    // Kafka was rewound and is behind the database.
     assignments.recheck();
     assignments.begin(&partition(0), 2, 2, 8);
     let position = received(&mut assignments, 0, 2);
@@ -167,7 +160,6 @@ fn a_database_that_went_back_is_noticed_and_what_was_received_is_dropped() {
     assignments.assign([partition(0), partition(1)]);
     assignments.begin(&partition(0), 1, 5, 5);
     let waiting = received(&mut assignments, 0, 5);
-    // A partition that is not read yet has no offset to compare.
     assert!(!assignments.is_ahead_of(&[(partition(0), 5)].into()));
     assert!(!assignments.is_ahead_of(&[(partition(0), 6)].into()));
     assert!(assignments.is_ahead_of(&[(partition(0), 4)].into()));
@@ -188,7 +180,6 @@ fn what_is_decided_anew_is_read_from_the_first_record_that_is_not_handled() {
     assignments.recheck();
     assert_eq!(assignments.unverified()[0].handled, Some(1));
     assignments.begin(&partition(0), 2, 1, 0);
-    // The waiting records belong to an older epoch and come again.
     assignments.mark_handled(&batch);
     assert_eq!(offsets(&mut assignments), [(0, 1)]);
     let again = [1, 2].map(|offset| received(&mut assignments, 0, offset));
@@ -209,7 +200,6 @@ fn lag_counts_only_messages_that_are_not_handled() {
     assert_eq!(assignments.lag(&ends), 5);
     assignments.mark_handled(&batch[1..]);
     assert_eq!(assignments.lag(&ends), 3);
-    // All records from the first unhandled one are read again.
     assignments.recheck();
     assert_eq!(assignments.lag(&ends), 6);
     assignments.begin(&partition(0), 2, 4, 4);

@@ -1,22 +1,17 @@
-//! The format of a topic's records (`MessageFormat`): header names, and the encoding of ids, keys
-//! and values.
+//! Format of a topic's records (`MessageFormat`): header names, and the encoding of ids, keys and
+//! values.
 //!
-//! Input: the settings in the relay's `[route]` and `[format]`, or the format of another producer.
-//! Output: the matching settings of the consumer. Invariant: the default reads the relay's default
-//! format and CloudEvents. Anything that a record does not state unambiguously is set here and
-//! never guessed.
+//! Input: the relay's `[route]` and `[format]`, or the format of another producer. Output: the
+//! matching settings of the consumer. Invariant: the default reads the relay's default format and
+//! CloudEvents. Nothing is guessed.
 
 use uuid::Uuid;
 
-/// Headers of the row's id, unless another name is set.
 pub(super) const ID_HEADERS: [&str; 2] = ["id", "ce_id"];
-/// Headers of the event type, unless another name is set: the names of Postrider, Debezium's
-/// documentation, Debezium's outbox table and CloudEvents.
+/// Names of Postrider, Debezium's documentation, Debezium's outbox table and CloudEvents.
 pub(super) const EVENT_TYPE_HEADERS: [&str; 4] = ["event_type", "eventType", "type", "ce_type"];
-/// Headers of the aggregate type, unless another name is set.
 pub(super) const AGGREGATE_TYPE_HEADERS: [&str; 3] =
     ["aggregate_type", "aggregateType", "aggregatetype"];
-/// Header of the event's number within its aggregate, unless another name is set.
 pub(super) const SEQUENCE_HEADERS: [&str; 1] = ["sequence"];
 
 /// `80e41daf-a7ea-464b-b400-181e1cf332e9`, the namespace of markers for ids that are not UUIDs:
@@ -27,15 +22,14 @@ pub const TEXT_ID_NAMESPACE: Uuid = Uuid::from_u128(0x80e4_1daf_a7ea_464b_b400_1
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ValueFormat {
-    /// JSON: the relay's `format.value` `raw` with a payload of json or jsonb, and `json`. A record
-    /// whose headers mark it as a CloudEvent is read as a CloudEvent.
+    /// JSON: the relay's `format.value` `raw` with a payload of json or jsonb, and `json`.
+    /// CloudEvents are recognized by their headers.
     #[default]
     Json,
-    /// JSON with its schema, `{"schema": .., "payload": ..}`: the relay's `json_schema`, Kafka
-    /// Connect's JsonConverter with `schemas.enable`. The schema is ignored.
+    /// JSON with a schema, which is ignored, `{"schema": .., "payload": ..}`: the relay's
+    /// `json_schema`, Kafka Connect's JsonConverter with `schemas.enable`.
     ConnectJson,
-    /// Any bytes. They are not parsed: `payload` is null, and [`Message::payload_bytes`] returns
-    /// them.
+    /// Any bytes: `payload` is null, and [`Message::payload_bytes`] returns them.
     ///
     /// [`Message::payload_bytes`]: super::Message::payload_bytes
     Bytes,
@@ -52,12 +46,10 @@ pub enum KeyFormat {
     Json,
     /// A JSON scalar with its schema, `{"schema": .., "payload": "42"}`: the relay's `json_schema`.
     ConnectJson,
-    /// Bytes that are not text: a bytea. The aggregate's id has the form that Postgres prints,
-    /// `\x0a1b`.
+    /// Bytes of a bytea. The aggregate's id has the form that Postgres prints, `\x0a1b`.
     Bytes,
 }
 
-/// Source of the event type if no header has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EventTypeFallback {
     Topic,
@@ -107,23 +99,22 @@ impl MessageFormat {
         Self::default()
     }
 
-    /// Sets the name of the header with the row's id: the relay's `route.id_header`.
+    /// Sets the header with the row's id: the relay's `route.id_header`.
     pub fn id_header(self, name: impl Into<String>) -> Self {
         Self { id_header: Some(name.into()), ..self }
     }
 
-    /// Sets the name of the header, or of the envelope's member, with the event type.
+    /// Sets the header, or the envelope's member, with the event type.
     pub fn event_type_header(self, name: impl Into<String>) -> Self {
         Self { event_type_header: Some(name.into()), ..self }
     }
 
-    /// Sets the name of the header, or of the envelope's member, with the aggregate type.
+    /// Sets the header, or the envelope's member, with the aggregate type.
     pub fn aggregate_type_header(self, name: impl Into<String>) -> Self {
         Self { aggregate_type_header: Some(name.into()), ..self }
     }
 
-    /// Sets the name of the header, or of the envelope's member, with the event's number within its
-    /// aggregate.
+    /// Sets the header, or the envelope's member, with the event's number within its aggregate.
     pub fn sequence_header(self, name: impl Into<String>) -> Self {
         Self { sequence_header: Some(name.into()), ..self }
     }
@@ -132,13 +123,12 @@ impl MessageFormat {
         self.sequence_header.as_deref().unwrap_or(SEQUENCE_HEADERS[0])
     }
 
-    /// Uses the topic's name as the event type of records whose event type header is missing or
-    /// empty.
+    /// Uses the topic's name as the event type if the header is missing or empty.
     pub fn event_type_or_topic(self) -> Self {
         Self { event_type_fallback: Some(EventTypeFallback::Topic), ..self }
     }
 
-    /// Uses this event type for records whose event type header is missing or empty.
+    /// Uses this event type if the header is missing or empty.
     pub fn event_type_or(self, event_type: impl Into<String>) -> Self {
         Self { event_type_fallback: Some(EventTypeFallback::Fixed(event_type.into())), ..self }
     }
@@ -153,28 +143,27 @@ impl MessageFormat {
         Self { value, ..self }
     }
 
-    /// Reads the value as an envelope, as the relay's `route.envelope` writes it: an object with
-    /// the payload in its member `payload` and other columns beside it. Fields that no header has
-    /// are looked up by name among those members.
+    /// Reads the value as an envelope (the relay's `route.envelope`): the payload in member
+    /// `payload`, other columns beside it. Fields that no header has are looked up among the
+    /// members.
     pub fn envelope(self) -> Self {
         Self { is_enveloped: true, ..self }
     }
 
-    /// Parses a string payload that contains a JSON object or array. The relay's formats `json` and
-    /// `json_schema` write a jsonb column as such a string, as Kafka Connect does, unless the
-    /// relay's `format.expand_json` is set.
+    /// Parses a string payload that contains a JSON object or array. The relay's `json` and
+    /// `json_schema`, and Kafka Connect, write a jsonb column as such a string, unless
+    /// `format.expand_json` is set.
     pub fn expand_json(self) -> Self {
         Self { expands_json: true, ..self }
     }
 
-    /// Accepts ids that are not UUIDs but any text, such as the number of a bigint column. The
-    /// marker is a UUID. A hyphenated UUID is used unchanged; any other text becomes the version 5
-    /// UUID (RFC 9562) of `<topic>/<text>` in [`TEXT_ID_NAMESPACE`].
+    /// Accepts ids that are any text, such as the number of a bigint column. A hyphenated UUID is
+    /// used unchanged; other text becomes the version 5 UUID (RFC 9562) of `<topic>/<text>` in
+    /// [`TEXT_ID_NAMESPACE`].
     ///
     /// **An id must be unique within its topic.** If two outboxes that count from 1 write to one
-    /// topic, different events have equal ids. The second event would be mistaken for a repeat and
-    /// skipped. A record that arrives in another topic (a dead letter sent with `--to`, a mirrored
-    /// topic) is a new message.
+    /// topic, the second event with an id is skipped as a repeat. A record in another topic (a
+    /// mirror, a dead letter sent with `--to`) is a new message.
     pub fn text_ids(self) -> Self {
         Self { has_text_ids: true, ..self }
     }

@@ -1,13 +1,11 @@
-//! Reasons why a record is not a message (`InvalidMessage`), for its dead letter.
-//!
-//! Input: the name of a header or member, or the expected form of the key or value. Output: a code
-//! for metrics and a sentence. Invariant: neither repeats any content of the record.
+//! Reasons why a record is not a message (`InvalidMessage`), for its dead letter. Invariant:
+//! neither code nor text repeats any content of the record.
 
 /// Reason why a record is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidMessage {
-    /// This header is missing, null or empty. Every message needs it.
+    /// A required header is missing, null or empty.
     #[error("the header `{0}` is missing")]
     Missing(String),
     /// The header, or the value's member that replaces it, is malformed.
@@ -24,8 +22,7 @@ pub enum InvalidMessage {
         /// Form that [`MessageFormat::key`](super::MessageFormat::key) requires.
         wanted: &'static str,
     },
-    /// The value is not valid JSON from this position on. The position reveals nothing about the
-    /// value.
+    /// The value is not valid JSON from this position on.
     #[error("the payload is not JSON (line {line}, column {column})")]
     Payload {
         /// Line, from 1.
@@ -33,8 +30,7 @@ pub enum InvalidMessage {
         /// Column, from 1.
         column: usize,
     },
-    /// The value is JSON or text, but does not match [`MessageFormat`](super::MessageFormat) or its
-    /// content type.
+    /// The value does not match [`MessageFormat`](super::MessageFormat) or its content type.
     #[error("the value is not {wanted}")]
     Value {
         /// Expected form of the value.

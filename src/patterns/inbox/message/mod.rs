@@ -1,9 +1,8 @@
-//! A message: the outbox event that a Kafka record carries, with its id, types, sequence and
-//! payload.
+//! A message: the outbox event that a Kafka record carries.
 //!
-//! Input: a `StoredRecord` and the [`MessageFormat`] of its topic. Output: a `Message`, or
-//! `InvalidMessage` with the defect, for a dead letter. Invariant: a message keeps its record byte
-//! for byte. No error repeats a value. Pure.
+//! Input: a `StoredRecord` and its topic's [`MessageFormat`]. Output: a `Message`, or
+//! `InvalidMessage` for a dead letter. Invariant: a message keeps its record byte for byte. No
+//! error repeats a value. Pure.
 
 mod format;
 mod invalid;
@@ -31,8 +30,7 @@ const TRACEPARENT_HEADER: &str = "traceparent";
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Message {
-    /// Id of the outbox row, or the UUID that [`MessageFormat::text_ids`] derives from it. It is
-    /// equal at every delivery.
+    /// Id of the outbox row, or a UUID from [`MessageFormat::text_ids`]; equal at every delivery.
     pub id: Uuid,
     /// Event type, not empty.
     pub event_type: String,
@@ -42,23 +40,18 @@ pub struct Message {
     pub aggregate_id: String,
     /// Number of the event within its aggregate, from 1; `None` if it is not sent.
     pub sequence: Option<i64>,
-    /// The payload as JSON. Its numbers have the form of `serde_json`; their text, such as `1.50`,
-    /// is in [`payload_bytes`](Self::payload_bytes). Text that is not JSON is a string. `Null`
-    /// stands for bytes and for a null value, which the relay sends for a NULL payload.
+    /// The payload as JSON. Text that is not JSON is a string. `Null` stands for bytes and for a
+    /// null value. The exact digits of numbers are in [`payload_bytes`](Self::payload_bytes).
     pub payload: Value,
-    /// Topic, partition, offset, key, value, headers and timestamp, as received.
+    /// The record as received.
     pub record: StoredRecord,
     bytes: PayloadBytes,
 }
 
-/// Location of the payload's bytes.
 #[derive(Debug, Clone, PartialEq)]
 enum PayloadBytes {
-    /// The whole record value is the payload; null if the value is null.
     Whole,
-    /// A part of the value, or bytes decoded from one.
     Part(Vec<u8>),
-    /// The value is an event without data.
     None,
 }
 
@@ -85,10 +78,8 @@ impl Message {
     }
 
     /// Parses the payload as a type of the application. A missing payload is parsed like `null`, so
-    /// `Option<T>` accepts tombstones.
-    ///
-    /// The failure is poison. It contains the line and the column within the payload, from 1, and
-    /// no part of the payload.
+    /// `Option<T>` accepts tombstones. The failure is poison, and contains line and column but no
+    /// part of the payload.
     ///
     /// ```
     /// # use postrider_patterns::inbox::{Failure, Message};
@@ -103,8 +94,7 @@ impl Message {
     /// ```
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let bytes = self.payload_bytes().unwrap_or(b"null");
-        // The error has only the position and the category, because serde's own text quotes the
-        // input.
+        // serde's own text quotes the input, so the error has only position and category.
         serde_json::from_slice(bytes).map_err(|error| {
             let what = if error.is_data() { "not what the consumer expects" } else { "not JSON" };
             let (line, column) = (error.line(), error.column());
@@ -112,8 +102,7 @@ impl Message {
         })
     }
 
-    /// Returns the trace of the event: the header `traceparent`, if it is present and valid. Pass
-    /// it to the events that the effects append.
+    /// Returns the trace of the event, if valid. Pass it to the events that the effects append.
     pub fn traceparent(&self) -> Option<Traceparent> {
         str::from_utf8(self.record.header(TRACEPARENT_HEADER)?).ok()?.parse().ok()
     }

@@ -1,9 +1,8 @@
-//! Reads the parts of a message from its record: headers, key, and members of the value that
-//! replace headers.
+//! Reads the parts of a message from its record.
 //!
-//! Input: a record and its format. Output: all parts of the message except the record, or the
-//! defect. Invariant: headers come before members of the value. An empty or null part counts as
-//! absent. A malformed part is an error, even if the part is optional. Pure.
+//! Input: a record and its format. Output: all parts except the record, or the defect. Invariant:
+//! headers come before members of the value. An empty or null part counts as absent. A malformed
+//! part is an error, even if it is optional. Pure.
 
 use std::fmt::Write as _;
 
@@ -19,10 +18,8 @@ use super::format::{
 use super::value::{Body, Members, WRAPPED, members, scalar};
 use super::{InvalidMessage, Message};
 
-/// Length of a hyphenated UUID in bytes.
 const UUID_BYTES: usize = 36;
 
-/// Returns all parts except the record itself.
 pub(super) fn parts(
     record: &StoredRecord,
     format: &MessageFormat,
@@ -74,8 +71,7 @@ struct Fields<'r> {
 }
 
 impl Fields<'_> {
-    /// Returns the first name that is present and not empty, or the name that the record should
-    /// have had.
+    /// Returns the first name that is present and not empty, or the missing name.
     fn find<'n>(
         &self,
         set: Option<&'n str>,
@@ -121,7 +117,6 @@ impl Fields<'_> {
     }
 }
 
-/// Returns the aggregate's id; empty for a null key.
 fn key(key: Option<&[u8]>, format: KeyFormat) -> Result<String, InvalidMessage> {
     let Some(key) = key else { return Ok(String::new()) };
     match format {
@@ -142,7 +137,6 @@ fn key(key: Option<&[u8]>, format: KeyFormat) -> Result<String, InvalidMessage> 
         KeyFormat::Bytes => {
             let mut text = String::from("\\x");
             for byte in key {
-                // Writing to a `String` cannot fail.
                 let _ = write!(text, "{byte:02x}");
             }
             Ok(text)

@@ -1,5 +1,4 @@
-//! Tests how records of the relay, Debezium and other producers are read. The values of the relay's
-//! records are the output of `postrider route`.
+//! Tests with records of the relay (output of `postrider route`), Debezium and other producers.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -72,7 +71,6 @@ fn headers_go_by_the_names_that_are_in_use_or_by_the_one_that_is_set() {
         (&*message.event_type, message.aggregate_type.as_deref()),
         ("OrderPaid", Some("order"))
     );
-    // An empty header counts as absent; the next name is used.
     let message = usual(&[GOOD[0], ("event_type", b""), ("type", b"OrderPaid")], b"1");
     assert_eq!(message.event_type, "OrderPaid");
 
@@ -121,7 +119,7 @@ fn ids_that_are_no_uuids_become_uuids_that_others_can_compute() {
     assert_eq!(of("orders", "7"), "9a1713df-5e21-50bf-bf14-d62a505539ba");
     assert_ne!(of("orders", "7"), of("payments", "7"));
     assert_eq!(of("orders", ID), ID);
-    // 32 digits may also be a hash. Another text could be the hyphenated form of the hash.
+    // 32 digits may also be a hash.
     assert_ne!(of("orders", &ID.replace('-', "")), ID);
 }
 

@@ -1,8 +1,8 @@
-//! Splits a record's value into the payload and the members beside it that replace headers.
+//! Splits a record's value into the payload and the members that replace headers.
 //!
 //! Input: a record and its format. Output: a `Body`, or the expected form of the value. Invariant:
 //! a value is read as a CloudEvent only if its headers say so and the format does not exclude it.
-//! Members are parsed only when they are requested. Pure.
+//! Pure.
 //!
 //! CloudEvents 1.0 with the Kafka protocol binding 1.0.2: in structured mode the value is the
 //! event. In binary mode the value is the event's data, and `content-type` names its kind.
@@ -29,18 +29,14 @@ pub(super) const WRAPPED: &str = "an object of `schema` and `payload`";
 const ENVELOPE: &str = "an object with a member `payload`";
 const EVENT: &str = "a CloudEvent";
 
-/// Members of a JSON object, as raw JSON.
 pub(super) type Members<'r> = BTreeMap<String, &'r RawValue>;
 
-/// A value split into payload and members.
 pub(super) struct Body<'r> {
-    /// Members beside the payload.
     pub(super) members: Members<'r>,
     pub(super) payload: Value,
     pub(super) bytes: PayloadBytes,
 }
 
-/// Kind of content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Json,
@@ -49,7 +45,7 @@ enum Content {
 }
 
 impl Content {
-    /// Returns the kind for a media type. An unknown type is JSON.
+    /// An unknown media type is JSON.
     fn of(media_type: &str) -> Self {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match essence.as_str() {
@@ -105,7 +101,6 @@ impl<'r> Body<'r> {
         Ok(if format.expands_json { body.expanded() } else { body })
     }
 
-    /// Creates a body whose payload is the whole record value.
     fn whole(payload: Value) -> Self {
         Self { members: Members::new(), payload, bytes: PayloadBytes::Whole }
     }
@@ -123,7 +118,6 @@ impl<'r> Body<'r> {
         Ok(Self { members, payload: Content::Json.parse(payload)?, bytes })
     }
 
-    /// Reads a CloudEvent in structured mode.
     fn event(json: &'r [u8]) -> Result<Self, InvalidMessage> {
         let mut members = members(json, EVENT)?;
         let wanted = InvalidMessage::Value { wanted: EVENT };
@@ -165,7 +159,6 @@ impl<'r> Body<'r> {
     }
 }
 
-/// Compares a media type, with or without parameters.
 fn is_structured(media_type: &str) -> bool {
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     essence.eq_ignore_ascii_case(STRUCTURED)
@@ -175,8 +168,7 @@ fn header<'r>(record: &'r StoredRecord, name: &str) -> Option<&'r str> {
     record.header(name).and_then(|bytes| str::from_utf8(bytes).ok())
 }
 
-/// Returns the members of an object. If members share a name, the last one counts. `wanted` is the
-/// expected form.
+/// If members share a name, the last one counts. `wanted` is the expected form.
 pub(super) fn members<'r>(
     json: &'r [u8],
     wanted: &'static str,
@@ -191,8 +183,8 @@ fn not_json(error: serde_json::Error) -> InvalidMessage {
     InvalidMessage::Payload { line: error.line(), column: error.column() }
 }
 
-/// Returns the text of a string, a number as written, or an empty text for null. `None` for any
-/// other JSON.
+/// Returns the text of a string, a number as written, or an empty text for null. `None` for other
+/// JSON.
 pub(super) fn scalar(json: &RawValue) -> Option<String> {
     match json.get().as_bytes() {
         [b'"', ..] => serde_json::from_str(json.get()).ok(),

@@ -1,9 +1,8 @@
-//! The reorder buffer: messages that came before an earlier one of their aggregate, and wait for
-//! it.
+//! The reorder buffer: messages that wait for an earlier one of their aggregate.
 //!
-//! Input: messages that are not next, the handled numbers, the time. Output: messages that have
-//! become next, in the order of their numbers; messages that waited in vain. Invariant: the
-//! returned messages of an aggregate have its lowest numbers. A message is returned once. Pure.
+//! Input: messages that are not next, handled numbers, the time. Output: messages that have become
+//! next, in order; messages that waited in vain. Invariant: the returned messages of an aggregate
+//! have its lowest numbers. A message is returned once. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,15 +13,13 @@ use super::super::assignments::{Partition, RecordPosition};
 use super::super::retries::{BYTES_MAX, Load, Pending, full_partitions};
 use super::{Aggregate, GapPolicy, SequenceSpec, next_of, place};
 
-/// Interval at which the database is asked whether another member has handled the missing message.
+/// Interval at which the database is asked about messages that another member handled.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Divisor of `gap_wait`. An aggregate is given up this early if no partition can be read, because too many messages wait;
-/// or if the aggregate was given up before and none of its messages was handled since.
+/// Divisor of `gap_wait` for an aggregate that is given up early. No partition can be read, or the
+/// aggregate was given up before without progress since.
 const SHORT_PART: u32 = 6;
-/// Maximum number of remembered aggregates that were given up.
 const GIVEN_UP_MAX: usize = 10_000;
 
-/// Messages that wait for earlier ones of their aggregates.
 #[derive(Debug)]
 pub(in crate::inbox) struct ReorderBuffer {
     spec: SequenceSpec,
@@ -30,27 +27,23 @@ pub(in crate::inbox) struct ReorderBuffer {
     /// Last numbers at which aggregates were given up.
     given_up: BTreeMap<Aggregate, Option<i64>>,
     checked: Instant,
-    /// Epoch of the assignment in which the messages wait.
     epoch: u64,
     /// Time up to which the wait has been counted.
     counted: Instant,
 }
 
-/// Waiting messages of one aggregate.
 #[derive(Debug)]
 struct Waiting {
-    /// Last number that was handled.
     last: Option<i64>,
-    /// Messages by number. Copies of a message are in the order of arrival.
+    /// By number; copies of a message in the order of arrival.
     messages: Vec<Pending>,
     /// Time since which the current number has been missing.
     since: Instant,
-    /// Whether the missing message is in the retry queue, as far as is known. These messages then
-    /// wait until it is done.
+    /// Whether the missing message is known to be in the retry queue. These messages then wait for
+    /// it.
     is_behind_retried: bool,
 }
 
-/// Messages of one aggregate that have waited in vain, and its last handled number.
 #[derive(Debug)]
 pub(in crate::inbox) struct GivenUp {
     pub(in crate::inbox) messages: Vec<Pending>,
@@ -63,15 +56,11 @@ impl ReorderBuffer {
         Self { spec, by_aggregate, given_up, checked: now, epoch: 0, counted: now }
     }
 
-    /// Number of waiting messages.
     pub(in crate::inbox) fn len(&self) -> usize {
         self.by_aggregate.values().map(|waiting| waiting.messages.len()).sum()
     }
 
-    /// Holds a message that is not next according to the database.
-    ///
-    /// # Panics
-    /// Panics if the message has no number, because it could not wait for anything.
+    /// Holds a message that is not next according to the database. The message must have a number.
     pub(in crate::inbox) fn hold(&mut self, pending: Pending, last: Option<i64>, now: Instant) {
         let Some((aggregate, number)) = place(&pending.message) else {
             unreachable!("a message without a number is always next")
@@ -85,8 +74,8 @@ impl ReorderBuffer {
         let fresh = || Waiting { last, messages: Vec::new(), since, is_behind_retried: false };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
         waiting.reach(last, now);
-        // If a larger number stayed here, a message that is not next would be taken as next without
-        // end.
+        // The database's number replaces a larger one. Otherwise a message that is not next would
+        // be taken as next without end.
         waiting.last = last;
         let at = waiting.messages.partition_point(|other| other.message.sequence <= Some(number));
         waiting.messages.insert(at, pending);
@@ -104,14 +93,12 @@ impl ReorderBuffer {
         None
     }
 
-    /// Records that the numbers up to `last` are handled.
     pub(in crate::inbox) fn reach(&mut self, aggregate: &Aggregate, last: i64, now: Instant) {
         if let Some(waiting) = self.by_aggregate.get_mut(aggregate) {
             waiting.reach(Some(last), now);
         }
     }
 
-    /// Takes the messages that are next, in order within each aggregate.
     pub(in crate::inbox) fn take_ready(&mut self) -> Vec<Pending> {
         let start = self.spec.start;
         let mut ready = Vec::new();
@@ -130,7 +117,6 @@ impl ReorderBuffer {
         ready
     }
 
-    /// Returns the waiting aggregates, if it is time to ask the database about them.
     pub(in crate::inbox) fn take_check(&mut self, now: Instant) -> Vec<Aggregate> {
         if self.next_due().is_none_or(|due| due > now) {
             return Vec::new();
@@ -140,8 +126,8 @@ impl ReorderBuffer {
     }
 
     /// Counts the waiting time since the last call, but only while missing messages could be read.
-    /// An outage of the database, a long batch or a frozen process counts for at most a tenth of
-    /// `gap_wait`.
+    /// One call counts at most a tenth of `gap_wait`, so that outages and long batches do not
+    /// count.
     pub(in crate::inbox) fn count_time(&mut self, is_reading: bool, now: Instant) {
         let time = now.saturating_duration_since(self.counted);
         let limit = CHECK_INTERVAL.max(self.spec.gap_wait / 10);
@@ -152,18 +138,17 @@ impl ReorderBuffer {
         self.counted = now;
     }
 
-    /// Restarts the wait of all messages after a new assignment. A partition whose member was
-    /// killed is not read until then.
+    /// Restarts all waits after a new assignment, because the partition of a killed member is not
+    /// read before.
     pub(in crate::inbox) fn follow_assignment(&mut self, epoch: u64, now: Instant) {
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.by_aggregate.values_mut().for_each(|waiting| waiting.since = now);
         }
     }
 
-    /// Takes the messages of an aggregate that has waited for `gap_wait`. `is_stuck` means that too
-    /// many messages wait, so no partition can be read, and no other member has one. The aggregate
-    /// with most messages then waits for a sixth of `gap_wait`. Messages behind a message that this
-    /// member retries wait until it is handled.
+    /// Takes the messages of an aggregate that has waited for `gap_wait`. `is_stuck` means that no
+    /// partition can be read and no other member has one: the largest aggregate then waits for a
+    /// sixth of that. Messages behind a message that this member retries keep waiting.
     pub(in crate::inbox) fn take_given_up(
         &mut self,
         there: &BTreeSet<Aggregate>,
@@ -198,13 +183,11 @@ impl ReorderBuffer {
         Some(GivenUp { messages, last })
     }
 
-    /// Time of the next check in the database.
     pub(in crate::inbox) fn next_due(&self) -> Option<Instant> {
         if self.by_aggregate.is_empty() { None } else { Some(self.checked + CHECK_INTERVAL) }
     }
 
-    /// Drops messages that no longer belong to this member. The next owner of their partition has
-    /// them.
+    /// Drops messages that no longer belong to this member.
     pub(in crate::inbox) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
         self.by_aggregate.retain(|_, waiting| {
             waiting.messages.retain(|pending| is_current(&pending.position));
@@ -212,13 +195,11 @@ impl ReorderBuffer {
         });
     }
 
-    /// Whether the number of messages that wait for missing ones has reached the limit.
     pub(in crate::inbox) fn is_over(&self) -> bool {
         !self.full_partitions(1).is_empty()
     }
 
-    /// Returns the partitions that are ahead of the others and should not be read until the others
-    /// have caught up.
+    /// Returns the partitions that are ahead and must wait for the others.
     pub(in crate::inbox) fn full_partitions(&self, assigned: usize) -> BTreeSet<Partition> {
         let missing = self.by_aggregate.values().filter(|waiting| !waiting.is_behind_retried);
         let missing = missing.flat_map(|waiting| &waiting.messages).map(|pending| (0, pending));
@@ -227,7 +208,6 @@ impl ReorderBuffer {
         full_partitions(missing, limits, assigned)
     }
 
-    /// Returns the messages that wait for a message in the retry queue.
     pub(in crate::inbox) fn behind_retried(&self) -> impl Iterator<Item = &Pending> {
         let behind = self.by_aggregate.values().filter(|waiting| waiting.is_behind_retried);
         behind.flat_map(|waiting| &waiting.messages)

@@ -1,10 +1,9 @@
-//! Enforces the order of the numbers that the outbox writer gives to the events of one aggregate.
+//! Enforces the order of the numbers that the outbox writer gives to an aggregate's events.
 //!
-//! Input: messages with the numbers of their aggregates, and each aggregate's last handled number
-//! from the database. Output: the messages that are next and the messages that are not
-//! (`Misplaced`); the settings ([`SequenceSpec`]). Invariant: a message is next if its number is
-//! one more than the last. No decision uses memory alone, because another member of the group may
-//! handle messages of the aggregate. Pure, except for the table.
+//! Input: messages with their numbers, and each aggregate's last handled number from the database.
+//! Output: the next messages, and the others (`Misplaced`). Invariant: the next number is one more
+//! than the last. No decision uses memory alone, because another member may handle messages of the
+//! aggregate. Pure, except for the table.
 
 mod buffer;
 pub(super) mod table;
@@ -21,21 +20,20 @@ pub(super) use buffer::{GivenUp, ReorderBuffer};
 
 /// How the order of each aggregate's messages is enforced.
 ///
-/// A message is handled if its number is one more than the last handled number of its aggregate. A
-/// message that comes too early waits while messages of other aggregates pass. The offset of its
-/// partition stays before it. The consumer must read every topic that has events of its aggregates.
-/// Events of ignored types count too.
+/// A message that comes too early waits while other aggregates pass. The offset of its partition
+/// stays before it. The consumer must read every topic with events of its aggregates. Events of
+/// ignored types count too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequenceSpec {
     /// Maximum time to wait for a missing message, at least a millisecond; 60 s by default. It
-    /// should exceed the lead of one topic over another while reading, and the time in which
-    /// another member may retry an earlier message.
+    /// should exceed the lead of one topic over another, and the time in which another member may
+    /// retry.
     pub gap_wait: Duration,
-    /// Maximum number of messages that wait for missing ones, 1 to 100,000; 1,000 by default. If
-    /// more wait, the partitions that are ahead are not read. If no partition can be read and no
-    /// other member has one, the aggregate with most messages is given up after a sixth of
-    /// `gap_wait`. It is not given up if all of them wait for messages that this member retries.
+    /// Maximum number of waiting messages, 1 to 100,000; 1,000 by default. If more wait, partitions
+    /// that are ahead are not read. If no partition can be read and no other member has one, the
+    /// largest aggregate is given up after a sixth of `gap_wait`. Messages behind a message that
+    /// this member retries are not given up.
     pub buffer_max: usize,
     /// Policy for messages that have waited in vain.
     pub on_gap: GapPolicy,
@@ -47,13 +45,12 @@ pub struct SequenceSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum GapPolicy {
-    /// They become dead letters (`sequence_gap`), as do the later messages of the aggregate until
-    /// the missing one arrives. No message is ever handled before an earlier one. If the dead
-    /// letters are redriven after the missing message, they have their effects.
+    /// Makes dead letters (`sequence_gap`) of these and of later messages of the aggregate, until
+    /// the missing one arrives. They can be redriven after it.
     #[default]
     DeadLetter,
-    /// They are handled without the missing message, with a warning. If the missing message comes
-    /// later, it becomes a dead letter (`out_of_sequence`).
+    /// Handles these messages with a warning. If the missing message comes later, it becomes a dead
+    /// letter (`out_of_sequence`).
     Pass,
 }
 
@@ -61,8 +58,7 @@ pub enum GapPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SequenceStart {
-    /// The first number that the consumer meets. Earlier messages may be older than the topic's
-    /// retention or than the enforcement.
+    /// The first number that the consumer meets. Earlier messages may have expired.
     #[default]
     FirstSeen,
     /// The number 1, as in the outbox writer. A larger number is a gap.
@@ -80,23 +76,19 @@ impl Default for SequenceSpec {
     }
 }
 
-/// An aggregate: its type (empty if it is not sent) and its id.
+/// Aggregate type (empty if it is not sent) and id.
 pub(super) type Aggregate = (String, String);
 
-/// A message that is not the next of its aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misplaced {
-    /// Index of the message, from 0.
     pub(super) at: usize,
-    /// Last number of its aggregate that was handled before the transaction; `None` if none was.
+    /// Last number that was handled before the transaction; `None` if none was.
     pub(super) last: Option<i64>,
 }
 
-/// An advance of an aggregate's number in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SequenceStep {
     pub(super) aggregate: Aggregate,
-    /// Number in the database when the transaction began.
     pub(super) was: Option<i64>,
     pub(super) last: i64,
 }
@@ -124,8 +116,7 @@ pub(super) fn next_of(last: Option<i64>, start: SequenceStart) -> Option<i64> {
     }
 }
 
-/// Checks the new messages of a transaction in their order. Returns the steps of the transaction,
-/// or the messages that are not next.
+/// Returns the steps of the transaction, or the messages that are not next.
 pub(super) fn check(
     messages: &[Pending],
     mut fresh: HashSet<Uuid>,

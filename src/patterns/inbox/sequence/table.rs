@@ -1,10 +1,8 @@
-//! The last number of each aggregate that a consumer has handled: reads and writes
-//! `consumer_sequences`.
+//! The last handled number of each aggregate: reads and writes `consumer_sequences`.
 //!
 //! Input: aggregates, and the steps of a transaction. Output: the numbers in the database.
 //! Invariant: a row is advanced in the transaction of the effects, and only from the number that
-//! was read. If two members handle messages of one aggregate at once, the second is rolled back and
-//! reads again.
+//! was read. If two members handle an aggregate at once, the second is rolled back.
 
 use std::collections::BTreeMap;
 
@@ -38,20 +36,18 @@ const READ_TYPES: [Type; 3] = [Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY];
 const ADVANCE_TYPES: [Type; 5] =
     [Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
 
-/// The prepared statements, and the first number of aggregates.
 pub(in crate::inbox) struct SequenceTable {
     read: Statement,
     advance: Statement,
     pub(in crate::inbox) start: SequenceStart,
 }
 
-/// Another member has handled a message of the aggregate since the number was read.
 #[derive(Debug, thiserror::Error)]
 #[error("another member has advanced the sequence of an aggregate")]
 struct AdvancedByAnother;
 
 impl SequenceTable {
-    /// Prepares the statements. `None` if the consumer does not enforce an order.
+    /// `None` if the consumer does not enforce an order.
     pub(in crate::inbox) async fn prepare(
         client: &Client,
         start: Option<SequenceStart>,
@@ -62,7 +58,6 @@ impl SequenceTable {
         Ok(Some(Self { read, advance, start }))
     }
 
-    /// Returns the last numbers of these aggregates, if they have one.
     pub(in crate::inbox) async fn read<C: GenericClient>(
         &self,
         client: &C,
@@ -98,7 +93,6 @@ impl SequenceTable {
 }
 
 impl Database {
-    /// Returns the last numbers of these aggregates, outside a transaction with messages.
     pub(in crate::inbox) async fn sequences(
         &mut self,
         aggregates: &[Aggregate],
@@ -110,7 +104,6 @@ impl Database {
     }
 }
 
-/// Returns the first number of aggregates, if their order is enforced.
 pub(in crate::inbox) fn start_of(spec: &ConsumerSpec) -> Option<SequenceStart> {
     spec.sequence.map(|sequence| sequence.start)
 }

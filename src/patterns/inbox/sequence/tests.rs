@@ -1,6 +1,4 @@
-//! Input: messages of aggregates in many orders. Output: messages that are next, messages that
-//! wait. Invariant: for any order of arrival, each aggregate's messages are handled by number, each
-//! once.
+//! Tests: for any order of arrival, each aggregate's messages are handled by number, each once.
 
 use std::collections::BTreeSet;
 
@@ -46,10 +44,8 @@ fn ids(messages: &[Pending]) -> HashSet<Uuid> {
     messages.iter().map(|pending| pending.message.id).collect()
 }
 
-/// Last and first number of each step.
 type Steps = Vec<(i64, Option<i64>)>;
 
-/// Checks one batch against these numbers in the database.
 fn checked(
     messages: &[Pending],
     lasts: &[(&str, i64)],
@@ -67,7 +63,6 @@ fn what_is_one_more_than_the_last_is_next_and_nothing_else_is() {
     let batch = [message("a", 3), message("b", 8), message("a", 4)];
     let lasts = [("a", 2), ("b", 7)];
     assert_eq!(checked(&batch, &lasts, SequenceStart::One), Ok(vec![(4, Some(2)), (8, Some(7))]));
-    // A gap with later messages, and a message that is late.
     let batch = [message("a", 4), message("a", 5), message("b", 7)];
     let expected = vec![(0, Some(2)), (1, Some(2)), (2, Some(7))];
     assert_eq!(checked(&batch, &lasts, SequenceStart::FirstSeen), Err(expected));
@@ -97,7 +92,6 @@ fn what_was_handled_before_or_has_no_number_is_no_step() {
     unnumbered.message.sequence = None;
     let batch = [message("a", 9), unnumbered];
     assert_eq!(check(&batch, HashSet::new(), &BTreeMap::new(), SequenceStart::One), Ok(vec![]));
-    // A message that occurs twice in a batch.
     let twice = || {
         let mut twice = [message("a", 3), message("a", 3)];
         twice[1].message.id = twice[0].message.id;
@@ -138,7 +132,6 @@ fn what_waits_in_vain_is_given_up_and_progress_begins_the_wait_anew() {
     assert!(buffer.take_given_up(&none, false, begin + minute / 2).is_none());
     let given_up = buffer.take_given_up(&none, false, begin + minute).unwrap();
     assert_eq!((numbers(&given_up.messages), given_up.last), (vec![("b", 5)], Some(2)));
-    // The missing message is here and fails.
     assert!(buffer.take_given_up(&ids_of(&["a"]), false, begin + 2 * minute).is_none());
     assert!(buffer.take_given_up(&none, false, begin + 2 * minute).is_none());
     assert!(buffer.take_given_up(&none, false, begin + 3 * minute).is_some());
@@ -155,12 +148,9 @@ fn the_aggregate_that_has_most_is_given_up_early_if_no_partition_can_be_read() {
         buffer.hold(message(aggregate, number), Some(1), begin);
     }
     assert_eq!(buffer.take_check(now).len(), 2);
-    // The message that they wait for is here and fails.
     assert!(buffer.is_over());
-    // Messages that wait for one that is here count as retried.
     assert!(buffer.take_given_up(&all, true, begin).is_none() && !buffer.is_over());
     assert_eq!(buffer.behind_retried().count(), buffer.len());
-    // Other partitions can be read, or the aggregate has not waited long enough.
     assert!(buffer.take_given_up(&none, false, now).is_none());
     assert!(buffer.take_given_up(&none, true, begin + Duration::from_secs(9)).is_none());
     let given_up = buffer.take_given_up(&none, true, now).unwrap();
@@ -189,9 +179,8 @@ fn after_a_new_assignment_messages_wait_as_long_again() {
 }
 
 proptest! {
-    /// Acts like a consumer: processes arriving batches, and the messages that become next after
-    /// each. Another member handles some of the messages, and this one asks the database about
-    /// them.
+    /// Acts like a consumer. Another member handles some of the messages, and this one asks the
+    /// database about them.
     #[test]
     fn whatever_the_order_of_arrival_numbers_are_handled_in_order_and_once(
         arrivals in Just((0..3).flat_map(|a| (1..=8).map(move |n| (a, n))).collect::<Vec<_>>())
@@ -214,7 +203,6 @@ proptest! {
                     batch.extend(buffer.follow(pending, now));
                 }
             }
-            // The other member's turn.
             elsewhere.sort();
             elsewhere.retain(|(aggregate, number)| {
                 let is_next = database.get(aggregate).copied().unwrap_or(0) + 1 == *number;
@@ -253,8 +241,7 @@ proptest! {
             let own: Vec<i64> = own.collect();
             let waiting = elsewhere.iter().filter(|((_, id), _)| *id == name).count();
             prop_assert!(own.iter().copied().eq(1..=i64::try_from(own.len()).unwrap()), "{own:?}");
-            // A message that neither member has handled waits for one that the other member has not
-            // reached.
+            // An unhandled message waits for one that the other member has not reached.
             prop_assert!(own.len() == 8 || waiting > 0);
         }
     }
