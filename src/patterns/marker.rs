@@ -1,13 +1,9 @@
-//! Marks a message as processed in the transaction of its effects, for services that read Kafka or
-//! another queue with their own client.
+//! Marks a message as processed in the transaction of its effects, for services that read a queue
+//! with their own client.
 //!
-//! Input: the caller's transaction, the consumer's name, the message's id. Output: a [`Mark`] or a
-//! [`MarkError`]. Invariant: of all transactions that mark one message for one consumer as
-//! [`Mark::Fresh`], at most one commits. The marker exists if and only if its effects do. The
-//! module needs the piece `Inbox` of [`migrations`](crate::migrations). Other languages call the
-//! function `inbox_mark`.
-//!
-//! The caller acknowledges the message (commits its offset) after the COMMIT, never before.
+//! Invariant: of all transactions that mark one message for one consumer as [`Mark::Fresh`], at
+//! most one commits. Needs the piece `Inbox` of [`migrations`](crate::migrations). Other languages
+//! call the function `inbox_mark`. Acknowledge the message after the COMMIT, never before.
 //!
 //! ```no_run
 //! # async fn process(client: &mut tokio_postgres::Client, id: uuid::Uuid) -> Result<(), Box<dyn std::error::Error>> {
@@ -37,7 +33,7 @@ use crate::table_error::TableFault;
 pub enum Mark {
     /// New message: apply its effects in this transaction and commit.
     Fresh,
-    /// The effects were committed before: only acknowledge the message.
+    /// Committed before: only acknowledge the message.
     Seen,
 }
 
@@ -57,7 +53,7 @@ pub enum MarkError {
 }
 
 impl MarkError {
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing(_) => Some("run the piece `Inbox` of `postrider_patterns::migrations`"),
@@ -68,7 +64,7 @@ impl MarkError {
         }
     }
 
-    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Error of Postgres, with its SQLSTATE.
     pub fn database(&self) -> &tokio_postgres::Error {
         match self {
             Self::Missing(error) | Self::Forbidden(error) | Self::Database(error) => error,
@@ -86,11 +82,11 @@ impl From<tokio_postgres::Error> for MarkError {
     }
 }
 
-/// Marks the message for the caller's transaction, in one round trip.
+/// Marks the message for the caller's transaction.
 ///
 /// Waits while another transaction has marked the message: [`Mark::Seen`] if it commits,
-/// [`Mark::Fresh`] if it rolls back. `lock_timeout` bounds the wait. In REPEATABLE READ and
-/// SERIALIZABLE the second transaction may get a serialization failure: repeat it.
+/// [`Mark::Fresh`] if it rolls back. In REPEATABLE READ and SERIALIZABLE the second transaction may
+/// get a serialization failure: repeat it.
 pub async fn mark(
     transaction: &Transaction<'_>,
     consumer: &str,
@@ -106,7 +102,7 @@ pub async fn mark(
     Ok(if is_fresh { Mark::Fresh } else { Mark::Seen })
 }
 
-/// SKIP LOCKED: another run is deleting the locked rows.
+/// Skips rows that another run is deleting.
 const CLEAN: &str = "\
     DELETE FROM processed_messages AS marker USING ( \
         SELECT message_id FROM processed_messages WHERE consumer = $1 \
@@ -114,12 +110,12 @@ const CLEAN: &str = "\
         ORDER BY processed_at LIMIT $3 FOR UPDATE SKIP LOCKED \
     ) AS old WHERE marker.consumer = $1 AND marker.message_id = old.message_id";
 
-/// Deletes up to `batch` markers older than `older_than`, oldest first, and returns their number.
-/// Call it until it deletes fewer than `batch`. Needs DELETE on `processed_messages`.
+/// Deletes up to `batch` markers older than `older_than`, and returns their number. Needs DELETE on
+/// `processed_messages`.
 ///
-/// A message that is delivered again after its marker was deleted has its effects again.
-/// `older_than` must exceed twice the topic's retention time (`inbox::topic_retention`) and the
-/// time for which dead letters are redriven.
+/// A message that is delivered later has its effects again. `older_than` must exceed twice the
+/// topic's retention time (`inbox::topic_retention`) and the time for which dead letters are
+/// redriven.
 pub async fn clean_markers(
     client: &impl GenericClient,
     consumer: &str,

@@ -1,15 +1,11 @@
 //! Creates the tables and functions of the library, with SQL that may be run again.
 //!
-//! Input: the pieces that a service uses, and a schema. Output: their tables, indexes and
-//! functions. Invariant: a repeated run changes and locks only objects that differ. Several
-//! processes may migrate concurrently. A service with its own migrations copies [`Piece::sql`]
-//! instead.
+//! Invariant: a repeated run changes and locks only objects that differ. Several processes may
+//! migrate concurrently. A service with its own migrations copies [`Piece::sql`] instead.
 //!
-//! The library's statements name tables without a schema, so sessions need the schema in their
-//! `search_path`: `ALTER ROLE app SET search_path = public, messaging`, or
-//! `options=-csearch_path%3Dpublic,messaging` in the URL. Functions keep the `search_path` of their
-//! creation, so migrate again after `ALTER SCHEMA .. RENAME`. If the outbox is not in `public`,
-//! name it in the relay's `source.tables`.
+//! Sessions need the schema in their `search_path`: `ALTER ROLE app SET search_path = public,
+//! messaging`, or `options=-csearch_path%3Dpublic,messaging` in the URL. Migrate again after `ALTER
+//! SCHEMA .. RENAME`. If the outbox is not in `public`, name it in the relay's `source.tables`.
 //!
 //! ```no_run
 //! # use postrider_patterns::migrations::MigrateError;
@@ -30,13 +26,12 @@ const OUTBOX: &str = include_str!("migrations/0001_outbox.sql");
 const ROW_SIZE: &str = include_str!("migrations/0005_outbox_row_size.sql");
 const APPLICATION: &str = include_str!("migrations/0003_application.sql");
 
-/// Section that ties the functions of all pieces to their schema.
 const FUNCTIONS: u8 = 5;
 
-/// Key of the advisory lock that serializes concurrent migrations: "postride" in ASCII.
+/// Advisory lock that serializes migrations: "postride" in ASCII.
 const LOCK: i64 = 0x706f_7374_7269_6465;
 
-/// Prefix of a table's comment. The version and a hash of the statements follow.
+/// Start of a table's comment. The version and a hash of the statements follow.
 const COMMENT: &str = "postrider ";
 
 /// A part of the library with its own tables.
@@ -76,7 +71,7 @@ impl Piece {
         }
     }
 
-    /// Returns the statements that create the piece in the first schema of the `search_path`.
+    /// Statements that create the piece in the first schema of the `search_path`.
     pub fn sql(self) -> String {
         match self {
             Self::Outbox => [OUTBOX, section(1), ROW_SIZE, section(FUNCTIONS)].join("\n"),
@@ -87,8 +82,7 @@ impl Piece {
     }
 }
 
-/// Reason why the tables were not created. Nothing was changed, unless the connection ended during
-/// COMMIT. [`migrate`] may be called again.
+/// Reason why the tables were not created. [`migrate`] may be called again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
@@ -104,7 +98,7 @@ pub enum MigrateError {
 }
 
 impl MigrateError {
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Busy(_) => Some(
@@ -120,7 +114,7 @@ impl MigrateError {
         }
     }
 
-    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Error of Postgres, with its SQLSTATE.
     pub fn database(&self) -> &Error {
         match self {
             Self::Busy(error) | Self::Forbidden(error) | Self::Database(error) => error,
@@ -147,19 +141,17 @@ fn section(number: u8) -> &'static str {
     section
 }
 
-/// Creates the schema, tables, indexes and functions of the pieces, in one transaction.
+/// Creates the schema and the pieces in one transaction.
 ///
-/// A comment on a table records the version and the statements that created its piece. If they are
-/// current, or a later version created the piece, the call does nothing. A service may therefore
-/// call it at every start, with any role, also during a rolling upgrade.
+/// A comment on a table records the version and the statements that created its piece. If the piece
+/// is current or newer, the call does nothing, so a service may call it at every start, with any
+/// role.
 ///
 /// To create or change a piece, the role needs CREATE on the schema and must own the tables of
 /// earlier versions. A new schema and the outbox's publication need CREATE on the database.
-/// Privileges on functions are kept.
 ///
 /// Errors: [`MigrateError::Busy`] after 5 s if another session holds a lock on a table that must
-/// change. `CREATE INDEX` blocks writers until it is done. For large tables see
-/// `docs/patterns/cleaning-up.md`.
+/// change. `CREATE INDEX` blocks writers; for large tables see `docs/patterns/cleaning-up.md`.
 pub async fn migrate(
     client: &mut Client,
     schema: &str,
@@ -185,12 +177,9 @@ pub async fn migrate(
     Ok(transaction.commit().await?)
 }
 
-/// Creates a piece in the first schema of the `search_path`, unless these statements created it
-/// before.
 async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Result<(), Error> {
     let (sql, tables) = (piece.sql(), piece.tables());
     let Some(last) = tables.last() else { unreachable!("a piece has a table") };
-    // The functions keep the name of the schema.
     let made_by = format!("{schema}\n{sql}");
     let state = transaction
         .query_typed_one(

@@ -1,9 +1,7 @@
 //! Lists and redrives the dead letters of one consumer, from its topic `<consumer>.dead-letters`.
 //!
-//! Input: a consumer's name, librdkafka settings, a `Filter`. Output: dead letters, or their
-//! records in the original topics, with counts. Invariant: a dead letter is redriven once. A letter
-//! older than the consumers' markers is sent only with `force`, because another consumer could
-//! process it twice.
+//! Invariant: a dead letter is redriven once. A letter older than the markers is sent only with
+//! `force`, because another consumer could process it twice.
 
 use std::time::Duration;
 
@@ -14,7 +12,7 @@ use postrider_kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
 
 const SUFFIX: &str = ".dead-letters";
 
-/// Maximum that librdkafka accepts. The topic enforces its own size limit.
+/// The topic enforces its own size limit.
 const RECORD_BYTES_MAX: u32 = 1_000_000_000;
 
 /// Returns the name of a consumer's dead-letter topic.
@@ -28,7 +26,7 @@ pub(crate) fn create_command(topic: &str) -> String {
     )
 }
 
-/// Converts librdkafka settings. Drops the settings that Postrider sets itself.
+/// Drops the settings that Postrider sets itself.
 pub(crate) fn kafka_of(settings: &[(String, String)]) -> KafkaSpec {
     let mut kafka = KafkaSpec {
         brokers: Vec::new(),
@@ -62,10 +60,10 @@ pub struct DeadLetters {
 /// Options of a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedriveOptions {
-    /// Time for which markers are kept. Older dead letters are not sent, because another consumer
-    /// of the topic may have deleted its marker.
+    /// Time for which markers are kept. Another consumer may have deleted its marker of an older
+    /// dead letter.
     pub horizon: Duration,
-    /// Sends dead letters older than `horizon` too.
+    /// Sends older dead letters too.
     pub force: bool,
     /// Current time in milliseconds since the Unix epoch; see [`now_ms`](super::now_ms).
     pub now_ms: i64,
@@ -95,19 +93,18 @@ pub struct Pending {
 }
 
 impl DeadLetters {
-    /// Creates a handle for the dead letters of `consumer`. The librdkafka `settings` need at least
-    /// `bootstrap.servers`.
+    /// Creates a handle. The librdkafka `settings` need at least `bootstrap.servers`.
     pub fn new(consumer: &str, settings: &[(String, String)]) -> Self {
         let topic = DeadLetterTopic { kafka: kafka_of(settings), name: topic_of(consumer) };
         Self { consumer: consumer.to_owned(), topic }
     }
 
-    /// Returns the selected dead letters by partition and offset, including redriven ones.
+    /// Selected dead letters by partition and offset, including redriven ones.
     pub fn list(&self, filter: &Filter) -> Result<Vec<DeadLetter>, DeadLetterError> {
         self.survey(filter, Keep::Whole)
     }
 
-    /// Counts the dead letters that were not redriven and finds the oldest. Reads the whole topic.
+    /// Counts the dead letters that were not redriven. Reads the whole topic.
     pub fn pending(&self) -> Result<Pending, DeadLetterError> {
         let letters = self.survey(&Filter::default(), Keep::Summary)?;
         let waiting = letters.iter().filter(|letter| !letter.is_retried);
@@ -118,8 +115,8 @@ impl DeadLetters {
         }))
     }
 
-    /// Sends the selected dead letters to their original topics. Letters sent before a failure have
-    /// receipts. If the process is killed, the next call may repeat up to 64 letters.
+    /// Sends the selected dead letters to their original topics. If the process is killed, the next
+    /// call may repeat up to 64 letters.
     pub fn redrive(
         &self,
         filter: &Filter,
@@ -131,7 +128,7 @@ impl DeadLetters {
         outcome.map(|()| Redriven { sent, ..planned })
     }
 
-    /// Returns the counts that [`DeadLetters::redrive`] would return now. Sends nothing.
+    /// Returns the counts that [`DeadLetters::redrive`] would return. Sends nothing.
     pub fn plan_redrive(
         &self,
         filter: &Filter,
@@ -147,7 +144,6 @@ impl DeadLetters {
                 Ok(survey.letters)
             }
             Err(DeadLetterError::Reader(ReaderError::UnknownTopic(topic))) => {
-                // Without metadata, the error suggests no topic.
                 let names = topic_names(&self.topic.kafka).unwrap_or_default();
                 let others = names.iter().filter_map(|name| name.strip_suffix(SUFFIX));
                 Err(DeadLetterError::NoDeadLetters {
@@ -162,7 +158,6 @@ impl DeadLetters {
     }
 }
 
-/// Returns the jobs in order, and the counts of skipped dead letters.
 fn plan(letters: &[DeadLetter], how: &RedriveOptions) -> (Redriven, Vec<Job>) {
     let (mut planned, mut jobs) = (Redriven::default(), Vec::new());
     let horizon_ms = i64::try_from(how.horizon.as_millis()).unwrap_or(i64::MAX);

@@ -1,7 +1,5 @@
-//! Errors of reading and redriving dead letters, with their fixes.
-//!
-//! Input: errors of the Kafka client. Output: `DeadLetterError` with its hint. Invariant: no text
-//! contains a key, a payload or a password.
+//! Errors of reading and redriving dead letters. Invariant: no text contains a key, a payload or a
+//! password.
 
 use std::fmt::Write as _;
 
@@ -93,7 +91,7 @@ impl DeadLetterError {
         )
     }
 
-    /// Returns the exact fix, if it does not depend on the caller's configuration.
+    /// Exact fix, if it does not depend on the caller's configuration.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Reader(_) | Self::Sink(_) | Self::Unconfirmed { .. } => return None,

@@ -1,11 +1,8 @@
 //! Redrives dead letters: sends them to their topics again, and stores a receipt for each in the
 //! dead-letter topic.
 //!
-//! Input: `Job`s in order of partition and offset, a rate limit, an interrupt function. Output: the
-//! number of dead letters with receipts. Invariant: a receipt is sent only after its record is
-//! confirmed, so a crash repeats a record and loses none. One record per topic and key is in
-//! flight, so records of a key keep their order. After a failure only receipts of records in flight
-//! are sent.
+//! Invariant: a receipt is sent only after its record is confirmed, so a crash repeats a record and
+//! loses none. One record per topic and key is in flight, so records of a key keep their order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -21,10 +18,9 @@ use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, StartOffset,
 };
 
-/// Maximum number of records and receipts in flight, which a crash can repeat.
+/// A crash can repeat this many records.
 const IN_FLIGHT_MAX: usize = 64;
 
-/// Maximum time without a confirmation while records are in flight.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const TICK: Duration = Duration::from_millis(1);
@@ -32,7 +28,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// Maximum delay that the rate limit makes up for. More would cause a burst.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
-/// Placeholder: this producer does not use the time.
+/// This producer does not use the time.
 const NO_TIME: time::Instant = time::Instant::START;
 
 /// One dead letter to send.
@@ -66,7 +62,7 @@ pub enum Interrupt {
 
 impl DeadLetterTopic {
     /// Runs the jobs, which must be in order. Returns the number of dead letters with receipts,
-    /// also after a failure. Calls `progress` with that number as it grows.
+    /// also after a failure, and calls `progress` with it as it grows.
     pub fn redrive(
         &self,
         jobs: &[Job],
@@ -144,15 +140,14 @@ struct Redrive<'a, S> {
     interrupt: &'a dyn Fn() -> Interrupt,
     interval: Duration,
     due: Instant,
-    /// Time of the last confirmation, or the last time without records in flight.
+    /// Or the last time without records in flight.
     last_activity: Instant,
     tickets: u32,
     in_flight: BTreeMap<u32, Sent>,
-    /// Receipts to send: their records are confirmed.
+    /// Their records are confirmed.
     receipts: VecDeque<Sent>,
     confirmations: Vec<Confirmation>,
     failure: Option<DeadLetterError>,
-    /// Records that were stored and have their receipts.
     done: u64,
 }
 
@@ -181,8 +176,8 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Sends the record of the dead letter at `at` when the rate limit allows it. Returns false
-    /// after a failure or an interrupt; [`Redrive::finish`] returns the cause.
+    /// Waits for the rate limit. Returns false after a failure or an interrupt; [`Redrive::finish`]
+    /// returns the cause.
     fn send(&mut self, at: PartitionOffset, record: &OwnedRecord) -> Result<bool, DeadLetterError> {
         loop {
             self.poll()?;
@@ -242,8 +237,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         Ok(())
     }
 
-    /// Builds a receipt with the dead letter's key and partition, so that the topic retains both
-    /// equally long.
+    /// Has the dead letter's key and partition, so that the topic retains both equally long.
     fn receipt(&self, sent: &Sent) -> OwnedRecord {
         OwnedRecord {
             topic: self.dead_letter_topic.to_owned(),
@@ -255,7 +249,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Hands a record to the sink. Returns `sent` if the sink's queue is full.
+    /// Returns `sent` if the sink's queue is full.
     fn offer(&mut self, record: &OwnedRecord, sent: Sent) -> Result<Option<Sent>, DeadLetterError> {
         let number = self.tickets;
         let outgoing = Outgoing::new(record.as_record(), Ticket::new(number, 0));
@@ -277,7 +271,6 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         Ok(None)
     }
 
-    /// The first failure is reported.
     fn fail(&mut self, sent: &Sent, rejection: Rejection) {
         let (at, reason) = (sent.at, rejection.reason);
         self.failure.get_or_insert(if sent.is_receipt {
@@ -301,7 +294,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         self.in_flight.values().chain(&self.receipts).map(|sent| sent.at).collect()
     }
 
-    /// Sleeps for one tick. Silence is a failure only while records are in flight or waiting.
+    /// Silence is a failure only while records are in flight or waiting.
     fn wait(&mut self, offered: Option<PartitionOffset>) -> Result<(), DeadLetterError> {
         let now = Instant::now();
         if offered.is_none() && self.is_idle() {
@@ -333,8 +326,6 @@ mod tests {
 
     type Log = Rc<RefCell<Vec<(String, String, Option<String>)>>>;
 
-    /// Stores each record at the next poll, except for topics that it refuses and one that breaks
-    /// it.
     #[derive(Default)]
     struct Fake {
         log: Log,

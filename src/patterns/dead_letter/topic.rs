@@ -1,9 +1,6 @@
-//! Reads a dead-letter topic to its end, or a single record.
-//!
-//! Input: the Kafka connection, the topic's name, a `Filter`. Output: a `Survey` of the selected
-//! dead letters, or one record. Invariant: the reader commits no offset and joins no group. A
-//! receipt follows its dead letter, so only the end of the topic shows which letters were redriven.
-//! A summary needs about 550 bytes per dead letter.
+//! Reads a dead-letter topic to its end, or a single record. Invariant: the reader commits no
+//! offset and joins no group. A receipt follows its dead letter, so the topic is read to its end. A
+//! summary needs about 550 bytes per dead letter.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -19,7 +16,6 @@ use postrider_kafka::{
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Maximum silence of connected brokers before the end of the topic.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const TICK: Duration = Duration::from_millis(100);
@@ -53,7 +49,7 @@ pub struct Survey {
 
 impl DeadLetterTopic {
     /// Reads the topic to its end, and calls `progress` with the number of records read. A named
-    /// dead letter that does not exist is an error.
+    /// dead letter must exist.
     pub fn survey(
         &self,
         filter: &Filter,
@@ -106,8 +102,7 @@ impl DeadLetterTopic {
         }
     }
 
-    /// Reads the topic, or one partition, from a position to its end or until the callback stops
-    /// it.
+    /// Reads from a position to the end or until the callback stops.
     pub(super) fn walk(
         &self,
         partition: Option<i32>,

@@ -1,13 +1,11 @@
-//! Executes a request once, from the lease to the response, and recovers from any failure in
-//! between.
+//! Executes a request once, from the lease to the response.
 //!
-//! Input: a [`Request`] and the work, which calls [`Attempt::run`], or [`Attempt::run_in`] with any
-//! driver's transaction, and passes the effect. Output: an [`Outcome`].
+//! Input: a [`Request`] and the work, which passes the effect to [`Attempt::run`] or
+//! [`Attempt::run_in`]. Output: an [`Outcome`].
 //!
 //! Invariant: claim, effect and stored response commit together or not at all. If the caller is
-//! dropped, the work continues. If the work fails, the key is free before the caller has the
-//! outcome, even if the outcome of the COMMIT is unknown: the next attempt's INSERT waits for that
-//! transaction or finds its row.
+//! dropped, the work continues. If it fails, the key is free before the caller has the outcome:
+//! after an unknown COMMIT, the next INSERT waits for that transaction or finds its row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +33,7 @@ pub enum Outcome {
     Executed(StoredResponse),
     /// The request had its effect before, with this response.
     Replayed(StoredResponse),
-    /// Another attempt of this request is in progress: respond with 409, retry later.
+    /// Another attempt is in progress: respond with 409.
     Pending {
         /// Value for the Retry-After header.
         retry_after: Duration,
@@ -44,8 +42,7 @@ pub enum Outcome {
     Mismatch,
 }
 
-/// The right to execute a request with [`Attempt::run`] or [`Attempt::run_in`]. Clones are the same
-/// attempt.
+/// The right to execute a request. Clones are the same attempt.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is executed before `run`"]
 pub struct Attempt(Arc<Inner>);
@@ -63,18 +60,18 @@ struct Inner {
 struct Keyed {
     guard: Guard,
     request: Request,
-    /// `None` if Redis could not decide: Postgres decides alone.
+    /// `None` if Postgres decides alone.
     lease: Option<Lease>,
     in_flight: InFlight,
 }
 
 impl Guard {
-    /// Executes the request unless it was executed before. Of all attempts with one key, in all
-    /// processes, one has its effect. The others get its response.
+    /// Executes the request unless it was executed before. If several attempts share a key, in any
+    /// process, one has its effect. The others get its response.
     ///
-    /// `work` runs in its own task, which continues if this future is dropped, and renews the
-    /// lease. It gets a Postgres session and awaits [`Attempt::run`]. If it ends without an effect,
-    /// the key is free before this future completes. A panic is propagated.
+    /// `work` runs in its own task, which renews the lease and continues if this future is dropped.
+    /// If `work` ends without an effect, the key is free before this future completes. A panic is
+    /// propagated.
     ///
     /// ```no_run
     /// use postrider_patterns::idempotency::{Guard, IdempotencyError, Outcome, Request, StoredResponse};
@@ -136,8 +133,7 @@ impl Attempt {
         Self(Arc::new(Inner { keyed, was_run: false.into(), has_response: Mutex::new(false) }))
     }
 
-    /// Returns the request to execute. `None` if it has no key, which only a layer with optional
-    /// keys permits.
+    /// Request to execute. `None` if it has no key, which only a layer with optional keys permits.
     pub fn request(&self) -> Option<&Request> {
         self.0.keyed.as_ref().map(|keyed| &keyed.request)
     }
@@ -148,7 +144,7 @@ impl Attempt {
     }
 
     /// Runs the effect in a transaction of `client`, as [`Attempt::run_in`] does. Errors: errors of
-    /// the effect, [`IdempotencyError::CommitUnknown`], and other errors of Postgres.
+    /// the effect and of Postgres, [`IdempotencyError::CommitUnknown`].
     pub async fn run<E: From<IdempotencyError>>(
         &self,
         client: &mut Client,
@@ -169,19 +165,17 @@ impl Attempt {
         self.run_started(has_response, transaction, effect).await
     }
 
-    /// Runs the effect in this transaction, unless the request had its effect before. Claims the
-    /// key, awaits `effect`, stores its response, commits, and caches the response. Without a key
-    /// it only awaits `effect` and commits.
+    /// Claims the key, awaits `effect`, stores its response, commits, and caches the response,
+    /// unless the request had its effect before. Without a key it only awaits `effect` and commits.
     ///
-    /// If `effect` refuses a request for good, it should return a response, which is stored and
-    /// replayed. An error rolls everything back, and the next attempt starts from the beginning.
-    /// Actions of `effect` outside the transaction may happen twice.
+    /// If `effect` refuses a request for good, it should return a response, which is replayed. An
+    /// error rolls everything back. Actions of `effect` outside the transaction may happen twice.
     ///
-    /// After an error, `run_in` may be called again. A call while it runs, or after a response,
-    /// fails with [`IdempotencyError::RunAgain`].
+    /// May be called again after an error. A call while it runs, or after a response, fails with
+    /// [`IdempotencyError::RunAgain`].
     ///
-    /// Waits for another transaction with the key for at most [`Guard::with_lock_timeout`]; the
-    /// outcome is then [`Outcome::Pending`]. Errors: errors of the effect and of the driver.
+    /// If another transaction has the key for longer than [`Guard::with_lock_timeout`], the outcome
+    /// is [`Outcome::Pending`]. Errors: errors of the effect and of the driver.
     pub async fn run_in<T, E>(
         &self,
         transaction: T,
@@ -225,7 +219,7 @@ impl Attempt {
         Ok(outcome)
     }
 
-    /// Drives the work in its own task. The key is then freed, unless its state was settled.
+    /// The key is then freed, unless its state was settled.
     pub(super) async fn detached<T: Send + 'static>(
         self,
         work: impl Future<Output = T> + Send + 'static,

@@ -1,9 +1,8 @@
 //! Writes JSON texts with one meaning in one form, for the fingerprint of a request.
 //!
-//! Input: a JSON text. Output: its canonical form, or `None` if it is not JSON. Invariant: white
-//! space, the order of members, escapes and the notation of a number (1.0, 1e0) do not matter.
-//! Every other difference counts. Numbers are compared as decimals. If members share a name, each
-//! counts in order, because parsers differ.
+//! Invariant: white space, the order of members, escapes and the notation of a number do not
+//! matter. Every other difference counts. If members share a name, each counts in order, because
+//! parsers differ.
 //!
 //! `serde_json::Value` does not suffice: a cargo feature that any crate may enable decides which
 //! digits of a number it keeps.
@@ -12,14 +11,12 @@ use serde_core::Deserialize;
 use serde_core::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Maximum depth of nested values. Deeper values are taken unchanged. Each level reads its inner
-/// text again, so this bounds the time for a hostile text.
+/// Deeper values are taken unchanged. Each level reads its inner text again, so this bounds the
+/// time.
 const DEPTH_MAX: usize = 32;
-/// Maximum number of digits of an exponent, which fit into an `i64`. A longer exponent is taken
-/// unchanged.
+/// Fits into an `i64`. A longer exponent is taken unchanged.
 const EXPONENT_DIGITS_MAX: usize = 18;
 
-/// Returns JSON without white space, except in values that are nested too deeply.
 pub(super) fn canonical(text: &[u8]) -> Option<Vec<u8>> {
     let whole: &RawValue = serde_json::from_slice(text).ok()?;
     let mut out = Vec::with_capacity(text.len());
@@ -62,8 +59,8 @@ fn write(value: &RawValue, depth: usize, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Writes a number as its sign, its digits without zeros at either end, and the power of ten of the
-/// last digit. Zero is `0`, whatever its sign.
+/// Writes the sign, the digits without zeros at either end, and the power of ten of the last digit.
+/// Zero is `0`, whatever its sign.
 fn write_number(text: &str, out: &mut Vec<u8>) {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let unsigned = mantissa.strip_prefix('-').unwrap_or(mantissa);

@@ -1,9 +1,7 @@
 //! The guard's three calls in the transaction of an effect, as a trait for any driver.
 //!
-//! Input: an open transaction, a [`Request`], later its [`StoredResponse`]. Output: a
-//! [`Reservation`], the stored response, the COMMIT. Invariant: of all transactions that reserve
-//! one key, at most one commits. Implemented here for `tokio_postgres::Transaction`. Other drivers
-//! call the SQL functions `idempotency_begin` and `idempotency_finish`.
+//! Invariant: of all transactions that reserve one key, at most one commits. Implemented here for
+//! `tokio_postgres::Transaction`.
 
 use std::time::Duration;
 
@@ -22,32 +20,29 @@ pub trait ClaimTransaction: Send {
     /// Error type of the driver.
     type Error;
 
-    /// Claims the key of the request: `SELECT * FROM idempotency_begin(..)`, whose row
-    /// [`Reservation::of_row`] reads. Any of [`Request::fingerprints`] belongs to the request.
+    /// Claims the key: `SELECT * FROM idempotency_begin(..)`, whose row [`Reservation::of_row`]
+    /// reads. Any of [`Request::fingerprints`] belongs to the request.
     ///
-    /// Waits for at most `wait_max` (zero: no limit) while another transaction has the key; the
-    /// result is then [`Reservation::Busy`]. Must also set `idle_in_transaction_session_timeout`,
-    /// so that the transaction of a frozen program ends.
+    /// Waits for at most `wait_max` (zero: no limit), then returns [`Reservation::Busy`]. Must also
+    /// set `idle_in_transaction_session_timeout`, so that the transaction of a frozen program ends.
     fn reserve(
         &mut self,
         request: &Request,
         wait_max: Duration,
     ) -> impl Future<Output = Result<Reservation, Self::Error>> + Send;
 
-    /// Stores the response of the reserved key: `SELECT idempotency_finish(..)`. Fails if an
-    /// earlier statement of the transaction failed, even if that error was ignored.
+    /// Stores the response: `SELECT idempotency_finish(..)`. Fails if an earlier statement failed,
+    /// even if that error was ignored.
     fn store(
         &mut self,
         request: &Request,
         response: &StoredResponse,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Commits the transaction. After an error the outcome may be unknown; a repeat of the request
-    /// finds it.
+    /// Commits the transaction. After an error the outcome may be unknown.
     ///
-    /// If a statement failed and its error was ignored, the server answers COMMIT without an error
-    /// and rolls back. `store` notices this. For requests without a key, first execute a statement
-    /// here.
+    /// If an ignored error has aborted the transaction, the server rolls back without an error.
+    /// `store` notices this. For requests without a key, first execute a statement here.
     fn commit(self) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
@@ -118,8 +113,8 @@ impl ClaimTransaction for Transaction<'_> {
     }
 }
 
-/// Classifies an error of COMMIT. An ERROR means a rollback. After a FATAL error or a lost
-/// connection the outcome is unknown, because both may follow a commit.
+/// An ERROR means a rollback. After a FATAL error or a lost connection the outcome is unknown,
+/// because both may follow a commit.
 fn after_commit(error: tokio_postgres::Error) -> IdempotencyError {
     let is_rolled_back = error.as_db_error().is_some_and(|answer| {
         answer.parsed_severity() == Some(Severity::Error)

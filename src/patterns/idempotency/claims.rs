@@ -1,24 +1,21 @@
-//! Claims of idempotency keys in Postgres. The key's row is inserted into `idempotency_keys` in the
-//! transaction of the effect.
+//! Claims of idempotency keys in Postgres, inserted into `idempotency_keys` in the effect's
+//! transaction.
 //!
-//! Input: the caller's transaction, a [`Request`] and its [`StoredResponse`], known at once or
-//! later (`reserve`, then `store`). Output: a [`Claim`]; [`find_claim`] only looks for a committed
-//! one. Invariant: of all transactions that claim one key with [`Claim::Won`], at most one commits.
-//! Its row exists if and only if its effect does. A committed row never changes. The module needs
-//! `migrations::Piece::Idempotency`.
+//! Input: a transaction, a [`Request`] and its [`StoredResponse`]. Output: a [`Claim`]. Invariant:
+//! of all transactions that claim one key with [`Claim::Won`], at most one commits. Its row exists
+//! if and only if its effect does, and never changes. Needs `migrations::Piece::Idempotency`.
 //!
 //! # Why in Postgres and not in Redis
 //!
 //! An owner in Redis owns the key only until its time to live expires. A paused process may still
-//! reach COMMIT after a successor has begun, and a flush or failover of Redis loses the owner. Two
-//! executions are therefore always possible. One *effect* is guaranteed, because effect and row
-//! commit together, and both executions need that row.
+//! COMMIT after a successor has begun, and a flush or failover loses the owner. One *effect* is
+//! guaranteed, because effect and row commit together, and both executions need that row.
 //!
 //! # When a row may be deleted
 //!
-//! A row may be deleted when no client, queue, job or browser tab can repeat the request, and never
-//! before the COMPLETED time to live in Redis plus the longest transaction. With the default
-//! settings, two days suffice if no request is repeated later. A row takes about 300 bytes.
+//! A row may be deleted when nothing can repeat the request. Never delete it before the COMPLETED
+//! time to live in Redis plus the longest transaction: two days with the default settings. A row
+//! takes about 300 bytes.
 
 use std::time::Duration;
 
@@ -30,7 +27,7 @@ use super::error::IdempotencyError;
 use super::request::{Fingerprint, Request};
 use super::response::StoredResponse;
 
-/// SKIP LOCKED: another run is deleting the locked rows.
+/// Skips rows that another run is deleting.
 const CLEAN: &str = "\
     DELETE FROM idempotency_keys AS kept USING ( \
         SELECT scope, key FROM idempotency_keys \
@@ -38,8 +35,7 @@ const CLEAN: &str = "\
         ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED \
     ) AS old WHERE kept.scope = old.scope AND kept.key = old.key";
 
-/// Maximum number of attempts. A row may be deleted between the INSERT that conflicted with it and
-/// the SELECT.
+/// A row may be deleted between the conflicting INSERT and the SELECT.
 const ATTEMPTS: u32 = 3;
 
 const INSERT: &str = "\
@@ -51,9 +47,8 @@ const SELECT: &str = "\
 /// Limits lock waits to $1 until [`AS_BEFORE`], unless $1 is NULL or the session's own limit is
 /// shorter.
 ///
-/// Also ends the session if the transaction is idle for 30 s, the default length of a lease in
-/// Redis, unless the session has its own limit. Without a limit, a process that was frozen for 51 s
-/// kept its key for 51 s.
+/// Also ends an idle session after 30 s, the default length of a lease, unless it has its own
+/// limit. Without it, a process that was frozen for 51 s kept its key for 51 s.
 const BOUND: &str = "\
     SELECT set_config('postrider.lock_timeout', session, true), set_config('lock_timeout', \
         CASE WHEN claim IS NULL OR session::interval BETWEEN '1 us' AND claim::interval \
@@ -65,8 +60,8 @@ const AS_BEFORE: &str =
     "SELECT set_config('lock_timeout', current_setting('postrider.lock_timeout'), true)";
 const UPDATE: &str = "\
     UPDATE idempotency_keys SET status = $3, headers = $4, body = $5 WHERE scope = $1 AND key = $2";
-/// Status of a row without a response yet. No response has this status, so a committed row of this
-/// kind causes an error instead of an empty response.
+/// Status of a row without a response yet. A committed row of this kind causes an error instead of
+/// an empty response.
 const RESERVED: i16 = 0;
 
 /// Whether the transaction may have its effect. Exhaustive, because each variant needs code.
@@ -92,14 +87,12 @@ pub enum ExistingClaim {
 
 /// Claims the key for the caller's transaction.
 ///
-/// Waits while another transaction has the key locked: [`Claim::Done`] if it commits,
-/// [`Claim::Won`] if it rolls back. `lock_timeout` bounds the wait, which then ends in
-/// [`IdempotencyError::Busy`]; Postgres sets no limit by default.
+/// Waits while another transaction has the key: [`Claim::Done`] if it commits, [`Claim::Won`] if it
+/// rolls back. `lock_timeout` bounds the wait, which then ends in [`IdempotencyError::Busy`].
 ///
-/// If the response is known beforehand, claim first: the losing transaction then does no work.
-/// Claiming last is equally safe, if everything is rolled back unless the claim was won. In
-/// REPEATABLE READ and SERIALIZABLE the losing transaction may get a serialization failure: repeat
-/// it.
+/// Claim first if the response is known: the losing transaction then does no work. Claiming last is
+/// equally safe. In REPEATABLE READ and SERIALIZABLE the losing transaction may get a serialization
+/// failure: repeat it.
 pub async fn claim(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -109,9 +102,8 @@ pub async fn claim(
     insert(transaction, request, (status, headers, response.body()), None).await
 }
 
-/// Claims the key before the response is known. If the claim is won, `store` must follow in the
-/// same transaction. Waits for at most `wait_max` or the session's shorter `lock_timeout`; zero
-/// sets no limit. Also limits the idle time of the transaction.
+/// Claims the key before the response is known; `store` must follow in the same transaction. Waits
+/// for at most `wait_max` or the session's shorter `lock_timeout`; zero sets no limit.
 pub(super) async fn reserve(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -120,8 +112,7 @@ pub(super) async fn reserve(
     insert(transaction, request, (RESERVED, &[], &[]), Some(wait_max)).await
 }
 
-/// Stores the response in the row that `reserve` inserted. Fails if an earlier statement of the
-/// transaction failed, even if that error was ignored.
+/// Fails if an earlier statement of the transaction failed, even if that error was ignored.
 pub(super) async fn store(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -154,7 +145,7 @@ async fn insert(
 ) -> Result<Claim, IdempotencyError> {
     let fingerprint = request.fingerprint().as_bytes().as_slice();
     for _ in 0..ATTEMPTS {
-        // The statement gives its types, so it needs one round trip and no preparation.
+        // Typed, so the statement needs one round trip and no preparation.
         let (key, headers) = (request.key().as_str(), Json(headers));
         let values: [Parameter<'_>; 6] = [
             (&request.scope(), Type::TEXT),
@@ -181,9 +172,8 @@ async fn insert(
     Err(IdempotencyError::Vanishing)
 }
 
-/// Limits the lock wait of `statement` to `wait_max` and restores the limit afterwards. Takes one
-/// round trip, because each future sends its statement when first polled, so `statement` must not
-/// have been sent.
+/// Limits the lock wait of `statement` and restores the limit, in one round trip: each future sends
+/// its statement when first polled, so `statement` must not have been sent.
 async fn bounded(
     transaction: &Transaction<'_>,
     statement: impl Future<Output = Result<u64, Error>>,
@@ -210,8 +200,8 @@ fn status(response: &StoredResponse) -> i16 {
     status
 }
 
-/// Returns the committed claim of the request's key, if any. Does not wait for open transactions:
-/// only [`claim`] decides.
+/// Returns the committed claim of the request's key. Does not wait for open transactions: only
+/// [`claim`] decides.
 pub async fn find_claim(
     client: &(impl GenericClient + Sync),
     request: &Request,
@@ -224,12 +214,12 @@ pub async fn find_claim(
     row.map(|row| read(&row, request)).transpose()
 }
 
-/// Deletes up to `batch` claims older than `older_than`, oldest first, and returns their number.
-/// Call it until it deletes fewer than `batch`. Needs DELETE on `idempotency_keys`.
+/// Deletes up to `batch` claims older than `older_than`, and returns their number. Needs DELETE on
+/// `idempotency_keys`.
 ///
-/// A request that is repeated after its claim was deleted has its effect again. A safe age exceeds
-/// the time to live in Redis ([`GuardSettings`](super::GuardSettings)) and the time in which a
-/// client may repeat a request.
+/// A request that is repeated later has its effect again. A safe age exceeds the time to live in
+/// Redis ([`GuardSettings`](super::GuardSettings)) and the time in which a client may repeat a
+/// request.
 pub async fn clean_claims(
     client: &impl GenericClient,
     older_than: Duration,

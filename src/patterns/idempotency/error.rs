@@ -1,8 +1,5 @@
-//! Errors of the idempotency guard and of its table in Postgres, with their fixes.
-//!
-//! Input: errors of the two clients; refused settings, scopes and responses. Output:
-//! `IdempotencyError` with its hint. Invariant: no text contains a key, a payload or a password. An
-//! unavailable Redis is not an error. An invalid key is a `KeyRefusal`.
+//! Errors of the idempotency guard, with their fixes. Invariant: no text contains a key, a payload
+//! or a password. An unavailable Redis is not an error.
 
 use std::error::Error;
 
@@ -10,15 +7,14 @@ use tokio_postgres::error::SqlState;
 
 use crate::table_error::TableFault;
 
-/// Error of the guard. After an error of Postgres the transaction must be rolled back.
+/// Error of the guard. After an error of Postgres, roll the transaction back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdempotencyError {
     /// A setting is out of range.
     #[error("invalid settings of the idempotency guard: {0}")]
     Settings(&'static str),
-    /// The Redis URL cannot be parsed. The error does not repeat it, because it may contain a
-    /// password.
+    /// The Redis URL cannot be parsed. It may contain a password, so it is not repeated.
     #[error("the Redis URL is not valid")]
     Url(#[source] Box<dyn Error + Send + Sync>),
     /// The scope is not 1 to 255 bytes without control characters.
@@ -27,7 +23,7 @@ pub enum IdempotencyError {
     /// The status is not a final status from 200 to 599.
     #[error("{0} is not the status of a final response")]
     Status(u16),
-    /// HTTP does not allow the header with this index, from 0. A line break would inject a header.
+    /// HTTP does not allow the header with this index, from 0.
     #[error("header {0} of the response has a name or value that HTTP does not allow")]
     Header(usize),
     /// The table does not exist, or is not in the session's `search_path`.
@@ -36,19 +32,19 @@ pub enum IdempotencyError {
     /// The role lacks a privilege on the table.
     #[error("the role lacks a privilege on `idempotency_keys`")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// Another transaction locked the key for too long. Tell the client to retry.
+    /// Another transaction locked the key for too long: the client should retry.
     #[error("another transaction has locked the idempotency key")]
     Busy(#[source] tokio_postgres::Error),
     /// The row does not have the format that [`claim`](super::claim) writes.
     #[error("a row of `idempotency_keys` does not contain a valid response")]
     CorruptRow,
-    /// The row was deleted several times: something deletes keys that are in use.
+    /// The row was deleted several times while it was in use.
     #[error("rows of `idempotency_keys` are deleted while they are in use")]
     Vanishing,
-    /// COMMIT was sent and its outcome is unknown. A repeat of the request finds it.
+    /// The outcome of COMMIT is unknown. A repeat of the request finds it.
     #[error("the outcome of COMMIT is not known")]
     CommitUnknown(#[source] tokio_postgres::Error),
-    /// An attempt was run again while it was running or after it had a response.
+    /// The attempt was run again while it was running or after it had a response.
     #[error("the attempt is being run or has its response, and was run again")]
     RunAgain,
     /// The tokio runtime ended before the work did.
@@ -64,7 +60,6 @@ impl IdempotencyError {
         Self::Url(Box::new(error))
     }
 
-    /// Classifies an error of a statement that names only the guard's table.
     pub(super) fn of_claim(error: tokio_postgres::Error) -> Self {
         match TableFault::of(&error) {
             TableFault::Missing => Self::Missing(error),
@@ -74,7 +69,7 @@ impl IdempotencyError {
         }
     }
 
-    /// Classifies an error of the INSERT, which spends its time waiting for the key.
+    /// The INSERT spends its time waiting for the key.
     pub(super) fn of_insert(error: tokio_postgres::Error) -> Self {
         if error.code() == Some(&SqlState::QUERY_CANCELED) {
             return Self::Busy(error);
@@ -82,7 +77,7 @@ impl IdempotencyError {
         Self::of_claim(error)
     }
 
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Url(_) => Some(
@@ -110,7 +105,7 @@ impl IdempotencyError {
         }
     }
 
-    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Error of Postgres, with its SQLSTATE.
     pub fn database(&self) -> Option<&tokio_postgres::Error> {
         match self {
             Self::Missing(error)
@@ -124,7 +119,7 @@ impl IdempotencyError {
 }
 
 impl From<tokio_postgres::Error> for IdempotencyError {
-    /// The statement may be one of the effect, so the error says nothing about the guard's table.
+    /// The statement may be one of the effect.
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Database(error)
     }

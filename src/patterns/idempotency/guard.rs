@@ -1,5 +1,5 @@
-//! The idempotency guard decides with Redis which request executes, which waits, and which gets the
-//! stored response. Most repeats never reach Postgres.
+//! The idempotency guard: decides with Redis which request executes, waits, or gets the stored
+//! response.
 //!
 //! ```text
 //!            begin: New                      complete by the owner
@@ -11,9 +11,8 @@
 //!    +---------------------------------------- expiry -----------------------+
 //! ```
 //!
-//! Input: a [`Request`], a [`Lease`], a [`StoredResponse`]. Output: [`BeginOutcome`],
-//! [`OwnerUpdate`]. Invariant: only the owner changes a key. Each call takes at most one round trip
-//! and returns no error. A dropped call leaves no key PENDING without an owner.
+//! Invariant: only the owner changes a key. Each call takes at most one round trip and returns no
+//! error. A dropped call leaves no key PENDING without an owner.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,20 +32,17 @@ use super::request::Request;
 use super::response::StoredResponse;
 use super::settings::GuardSettings;
 
-/// Retry-After of a guard without Redis, and the default with Redis.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Upper bound of the waiting time: clients and proxies give up earlier.
 const WAIT_MAX: Duration = Duration::from_hours(1);
 
-/// Default wait for a claim of another session: longer than most transactions, shorter than clients
-/// wait.
+/// Longer than most transactions, shorter than clients wait.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum of `lock_timeout` in Postgres.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(2_147_483_647);
 
-/// Extra wait of `begin` after the response timeout, so that Redis is bypassed by then.
 const LATE_NOTED: Duration = Duration::from_millis(2);
 
 /// How to continue with a request. Exhaustive, because each variant needs code.
@@ -55,7 +51,7 @@ const LATE_NOTED: Duration = Duration::from_millis(2);
 pub enum BeginOutcome {
     /// First request: execute it, then call [`Guard::complete`]. Dropping the lease frees its key.
     New(Lease),
-    /// Another attempt of this request is in progress: respond with 409, retry later.
+    /// Another attempt is in progress: respond with 409.
     Pending {
         /// Value for the Retry-After header.
         retry_after: Duration,
@@ -65,8 +61,7 @@ pub enum BeginOutcome {
     /// The key belongs to another request: respond with 422.
     Mismatch,
     /// Redis cannot decide. Call [`find_claim`](super::find_claim), and execute without a lease if
-    /// it finds no claim. This is as safe, but concurrent duplicates wait for each other in
-    /// [`claim`](super::claim).
+    /// it finds no claim. Concurrent duplicates then wait in [`claim`](super::claim).
     Unsure,
 }
 
@@ -75,10 +70,9 @@ pub enum BeginOutcome {
 pub enum OwnerUpdate {
     /// Redis made the change.
     Applied,
-    /// The lease had expired, so nothing was changed. The state in Postgres is valid.
+    /// The lease had expired, so nothing was changed.
     Stale,
-    /// Redis did not answer. The key is freed when its time to live expires or the lease is
-    /// dropped.
+    /// Redis did not answer. Expiry, or dropping the lease, frees the key.
     Unsure,
 }
 
@@ -118,22 +112,21 @@ impl Shared {
 }
 
 impl Guard {
-    /// Creates a guard with the Redis at `url`, version 7.0 or newer. Connects in the background
-    /// and returns immediately. Must be called inside a tokio runtime.
-    /// Errors: [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
+    /// Creates a guard with the Redis at `url`, version 7.0 or newer. Connects in the background,
+    /// inside a tokio runtime. Errors: [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
     ///
     /// * One server: `redis://user:password@host:6379/0`.
-    /// * A Redis Cluster (feature `redis-cluster`), with any of its nodes:
+    /// * A Redis Cluster (feature `redis-cluster`):
     ///   `redis+cluster://user:password@one:6379,two:6379`.
-    /// * Sentinels (feature `redis-sentinel`) and their name of the master:
+    /// * Sentinels (feature `redis-sentinel`) and the name of the master:
     ///   `redis+sentinel://user:password@one:26379,two:26379/NAME/0?sentinel_login=user:password`.
-    ///   The first login is for the master. Without `sentinel_login`, the Sentinels get no login.
+    ///   The first login is for the master.
     /// * TLS (feature `redis-tls`): `rediss` instead of `redis`.
     pub fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
         Ok(Self::new(Some(RedisStore::connect(url, settings)?)))
     }
 
-    /// Creates a guard that leaves everything to Postgres: always [`BeginOutcome::Unsure`].
+    /// Creates a guard without Redis: always [`BeginOutcome::Unsure`].
     pub fn without_redis() -> Self {
         Self::new(None)
     }
@@ -149,12 +142,11 @@ impl Guard {
         Self { shared: Arc::new(shared), waiting, lock_timeout: LOCK_TIMEOUT }
     }
 
-    /// Lets requests wait in [`Guard::execute`] for the response of the first one with their key. A
-    /// request waits for at most `time_max` (at most an hour), and at most `requests_max` requests
-    /// wait at a time. By default requests do not wait for an effect.
+    /// Lets at most `requests_max` requests wait in [`Guard::execute`] for the response of the
+    /// first one with their key, each for at most `time_max` (at most an hour). By default requests
+    /// do not wait for an effect.
     ///
-    /// A request of this process wakes its waiters. Requests of other processes poll Redis, every
-    /// 10 ms at first and every 200 ms later.
+    /// Requests of other processes poll Redis, every 10 to 200 ms.
     #[must_use]
     pub fn with_waiting(mut self, time_max: Duration, requests_max: usize) -> Self {
         let places = Arc::new(Semaphore::new(requests_max.min(Semaphore::MAX_PERMITS)));
@@ -162,22 +154,19 @@ impl Guard {
         self
     }
 
-    /// Sets how long [`Attempt::run`](super::Attempt::run) waits for a claim of another session
-    /// before the client is asked to retry: 5 s by default, zero for no limit. A shorter
-    /// `lock_timeout` of the session takes precedence and also applies to the effect.
+    /// Sets how long [`Attempt::run`](super::Attempt::run) waits for a claim of another session: 5
+    /// s by default, zero for no limit. A shorter `lock_timeout` of the session takes precedence.
+    /// Each waiting request occupies a Postgres session.
     ///
     /// `run` also sets `idle_in_transaction_session_timeout` to 30 s for its transaction, unless
-    /// the session has a limit. A frozen process therefore keeps its key for at most that time.
-    ///
-    /// A waiting request occupies a Postgres session.
+    /// the session has a limit, so that a frozen process loses its key.
     #[must_use]
     pub fn with_lock_timeout(mut self, time_max: Duration) -> Self {
         self.lock_timeout = time_max.min(LOCK_TIMEOUT_MAX);
         self
     }
 
-    /// Tries to get the lease. A lease that is granted after the future is dropped, or too late, is
-    /// released in the background.
+    /// Tries to get the lease. A lease that is granted too late is released in the background.
     pub async fn begin(&self, request: &Request) -> BeginOutcome {
         let begin = self.begin_uncounted(request).await;
         count(match &begin {
@@ -190,7 +179,6 @@ impl Guard {
         begin
     }
 
-    /// Begins without counting, for a request that begins repeatedly while it waits.
     pub(super) async fn begin_uncounted(&self, request: &Request) -> BeginOutcome {
         let Some(redis) = &self.shared.redis else { return BeginOutcome::Unsure };
         let (shared, request) = (Arc::clone(&self.shared), request.clone());
@@ -223,11 +211,9 @@ impl Guard {
         }
     }
 
-    /// Stores the response that this or another transaction committed. Call it after the COMMIT,
-    /// never before.
+    /// Stores the committed response. Call it after the COMMIT, never before.
     ///
-    /// If the future is dropped, the response is stored in the background. If Redis does not
-    /// answer, dropping the lease frees its key: Postgres has the response.
+    /// If the future is dropped, the response is stored in the background.
     pub async fn complete(&self, lease: &Lease, response: &StoredResponse) -> OwnerUpdate {
         lease.leave_to_expire();
         let (shared, owned) = (Arc::clone(&self.shared), lease.owned.clone());
@@ -248,10 +234,10 @@ impl Guard {
     }
 
     /// Deletes the key after a failure without effect, so that the next attempt does not wait. A
-    /// dropped lease does this too, but later than the handler's response.
+    /// dropped lease does this too, but later.
     ///
     /// Call it also after a COMMIT with an unknown outcome: the next attempt waits for that
-    /// transaction in Postgres, or finds its row.
+    /// transaction, or finds its row.
     pub async fn release(&self, lease: &Lease) -> OwnerUpdate {
         let Some(redis) = &self.shared.redis else { return OwnerUpdate::Unsure };
         let released = redis.release(&lease.owned).await;
@@ -262,11 +248,10 @@ impl Guard {
         self.owner_update(released)
     }
 
-    /// Runs the work and renews the lease at every third of its time to live, so that two renewals
-    /// may fail.
+    /// Runs the work and renews the lease at every third of its time to live.
     ///
-    /// Work whose lease expired is not cancelled, because [`claim`](super::claim) decides which
-    /// request was first. The work must not block its thread, because that would stop the renewal.
+    /// Work whose lease expired is not cancelled, because [`claim`](super::claim) decides. The work
+    /// must not block its thread.
     pub async fn run_renewing<F: Future>(&self, lease: &Lease, work: F) -> F::Output {
         tokio::select! {
             biased;

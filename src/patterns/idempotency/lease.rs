@@ -1,9 +1,6 @@
-//! The right to execute a request, and futures that continue in the background.
-//!
-//! Input: the value that `begin` wrote to Redis. Output: a [`Lease`], which frees its key when
-//! dropped, unless its request was completed, released or left to expire. Invariant: a cancelled
-//! future or a panic leaves a key PENDING only if the process dies, Redis does not answer, or the
-//! owner asked for it.
+//! The right to execute a request, and futures that continue in the background. Invariant: a
+//! cancelled future or a panic leaves a key PENDING only if the process dies, Redis does not
+//! answer, or the owner asked for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,20 +12,17 @@ use tracing::Instrument as _;
 use super::guard::Shared;
 use super::redis_store::OwnedKey;
 
-/// Minimum pause between two attempts to release a key.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// Maximum time of a future in the background. Without a limit, memory would grow while Redis
-/// hangs.
+/// Without a limit, memory would grow while Redis hangs.
 const BACKGROUND_MAX: Duration = Duration::from_mins(10);
 
 /// The exclusive right to execute a request, until its time to live expires. Dropping it frees its
-/// key in the background, so an early return, a panic or a cancellation blocks no other request.
+/// key in the background.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped frees its key"]
 pub struct Lease {
     pub(super) owned: OwnedKey,
     shared: Arc<Shared>,
-    /// Whether a drop has nothing left to do.
     is_settled: AtomicBool,
 }
 
@@ -37,7 +31,7 @@ impl Lease {
         Self { owned, shared, is_settled: AtomicBool::new(false) }
     }
 
-    /// Keeps the key until its time to live expires, even if the lease is dropped.
+    /// Keeps the key until its time to live expires.
     pub fn leave_to_expire(&self) {
         // The flag orders no other memory access.
         self.is_settled.store(true, Ordering::Relaxed);
@@ -70,8 +64,8 @@ impl Drop for Lease {
     }
 }
 
-/// Runs a future in its own task, which continues if this future is dropped and then drops the
-/// output. `None` if it takes too long or the runtime ends first.
+/// Runs a future in its own task, which continues if this future is dropped. `None` if it takes too
+/// long.
 pub(super) async fn in_background<T: Send + 'static>(
     future: impl Future<Output = Option<T>> + Send + 'static,
 ) -> Option<T> {

@@ -1,8 +1,4 @@
-//! The `Idempotency-Key` guard: one effect for many identical requests. Independent of any HTTP
-//! framework.
-//!
-//! Input: a [`Request`] (scope, client's key, fingerprint) and its effect, which returns a
-//! [`StoredResponse`]. Output: an [`Outcome`] for the client.
+//! The `Idempotency-Key` guard: one effect for many identical requests, for any HTTP framework.
 //!
 //! Invariant: of all requests with one key, at most one commits its effect. A key that Redis loses
 //! can cost a second execution, which is rolled back. No request fails because Redis is down.
@@ -10,25 +6,21 @@
 //! # Two halves
 //!
 //! **Redis, the cache** ([`Guard`]): a key is absent, then PENDING with its owner's token and a
-//! time to live, then COMPLETED with the stored response. Redis answers most duplicates in one
-//! round trip.
+//! time to live, then COMPLETED with the stored response.
 //!
 //! **Postgres, the claims table** ([`claim`], [`find_claim`]): the time to live also frees the key
-//! of a slow owner, so two requests may execute at once. A unique key in the effect's transaction
-//! decides between them: the second INSERT waits for the first transaction.
+//! of a slow owner. A unique key in the effect's transaction decides: the second INSERT waits for
+//! the first transaction.
 //!
 //! # Use
 //!
-//! [`Guard::execute`] is the whole flow, from the wait to the cached response; its example is an
-//! endpoint. With the feature `idempotency-tower`, a layer does this for HTTP services: see
-//! `tower`. Other drivers implement [`ClaimTransaction`].
+//! [`Guard::execute`] is the whole flow. With the feature `idempotency-tower`, a layer does this
+//! for HTTP services: see `tower`. Other drivers implement [`ClaimTransaction`].
 //!
 //! Other flows combine [`Guard::begin`], [`Guard::complete`], [`Guard::release`],
 //! [`Guard::run_renewing`], [`claim`] and [`find_claim`]. Complete after the COMMIT, never before.
 //! Release after any failure, also after a COMMIT with an unknown outcome.
 //!
-//! The page `docs/patterns/evidence-services.md` lists mistakes in published implementations, each
-//! with the test that shows it.
 
 mod attempt;
 mod breaker;

@@ -1,8 +1,6 @@
 //! State of idempotency keys in Redis: one command or script per transition, behind a circuit
-//! breaker.
+//! breaker. `None` means that Redis did not answer in time.
 //!
-//! Input: `GuardSettings`; a request, or the `OwnedKey` of the executing one. Output: a new key,
-//! the existing value, or whether the key was still owned; `None` if Redis did not answer in time.
 //! Invariant: every call except `begin` takes at most the response timeout. After a failure Redis
 //! is bypassed for a while, so an outage neither fails nor slows down requests.
 
@@ -23,16 +21,15 @@ use super::scripts::Script;
 use super::settings::GuardSettings;
 use crate::redis_client::{Connection, Server};
 
-/// Kind of `ERR syntax error`, and of any other text after ERR.
+/// Kind of `ERR syntax error`.
 const UNKNOWN_OPTION: ErrorKind = ErrorKind::Server(ServerErrorKind::ResponseError);
-/// A key that a request has made PENDING, with the value that only its owner knows.
+/// The key and its PENDING value, which only its owner knows.
 #[derive(Clone)]
 pub(super) struct OwnedKey {
     redis_key: String,
     pending: Pending,
 }
 
-/// Omits the client's key and the fingerprint.
 impl std::fmt::Debug for OwnedKey {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("OwnedKey").finish_non_exhaustive()
@@ -49,7 +46,7 @@ enum WhenLate {
 pub(super) enum BeginReply {
     New(OwnedKey),
     Existing(bytes::Bytes),
-    /// Redis was asked and did not answer: the key may be owned.
+    /// The key may be owned: Redis did not answer.
     Lost(OwnedKey),
 }
 
@@ -65,11 +62,9 @@ pub(super) struct RedisStore {
 
 struct RedisState {
     breaker: CircuitBreaker,
-    /// `None` after a failure, until the next call.
     connection: Option<Connecting>,
 }
 
-/// Omits the server's address and password.
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("RedisStore").field("settings", &self.settings).finish_non_exhaustive()
@@ -95,8 +90,7 @@ impl RedisStore {
         })
     }
 
-    /// Has no time limit: a late answer must still be read, or nothing could release the key. The
-    /// caller sets the limit.
+    /// Has no time limit: a late answer must still be read, or nothing could release the key.
     pub(super) async fn begin(&self, request: &Request) -> Option<BeginReply> {
         let redis_key = self.key_of(request);
         let pending = cache_entry::pending(request.fingerprint(), token());
@@ -142,8 +136,8 @@ impl RedisStore {
         self.call(async |mut it| self.delete.run(&mut it, key, &[pending]).await).await
     }
 
-    /// Replaces the owner's PENDING value, if it is still there, with one command: Redis from 8.4,
-    /// Valkey from 8.1. Other servers run a script, which costs as much as the rest of a request.
+    /// Replaces the owner's PENDING value with one command: Redis from 8.4, Valkey from 8.1. Other
+    /// servers run a script, which costs as much as the rest of a request.
     async fn replace(&self, owned: &OwnedKey, value: &[u8], ttl: Duration) -> Option<bool> {
         let (key, pending) = (owned.redis_key.as_str(), owned.pending.as_slice());
         let ttl = millis(ttl).to_string();
@@ -167,8 +161,7 @@ impl RedisStore {
         &self.settings
     }
 
-    /// The client's key contains no space, so different pairs of scope and key give different Redis
-    /// keys.
+    /// A client's key contains no space, so scope and key are unambiguous.
     fn key_of(&self, request: &Request) -> String {
         [&self.settings.prefix, request.scope(), " ", request.key().as_str()].concat()
     }
@@ -189,7 +182,7 @@ impl RedisStore {
             Ok(reply) => reply,
             Err(elapsed) => {
                 // One timeout may be a pause of the server. After two, the host may be gone or no
-                // longer the master, so a new connection is needed.
+                // longer the master.
                 let is_dead = mode == CallMode::Probe && !shared.is_pending();
                 self.failed(&elapsed, is_dead.then_some(&shared));
                 if when_late == WhenLate::GiveUp {
@@ -213,7 +206,6 @@ impl RedisStore {
         }
     }
 
-    /// Returns `None` while Redis is bypassed.
     fn connection(&self) -> Option<(CallMode, Connecting)> {
         let mut state = self.state();
         let mode = state.breaker.mode(Instant::now());
@@ -224,7 +216,7 @@ impl RedisStore {
         Some((mode, connection.clone()))
     }
 
-    /// Records a failure. Drops the connection `useless`, if another call has not done so.
+    /// Drops the connection `useless`, if another call has not done so.
     fn failed(&self, why: &(dyn std::error::Error + 'static), useless: Option<&Connecting>) {
         let mut state = self.state();
         if useless.is_some_and(|it| state.connection.as_ref().is_some_and(|now| now.is_same_as(it)))
@@ -248,7 +240,7 @@ impl RedisStore {
     }
 }
 
-/// Treats a key with a value of another type as an answer, not as a failure of Redis.
+/// A value of another type is an answer, not a failure of Redis.
 fn unless_of_another_type<T>(outcome: RedisResult<T>, other: T) -> RedisResult<T> {
     match outcome {
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(other),
@@ -256,12 +248,11 @@ fn unless_of_another_type<T>(outcome: RedisResult<T>, other: T) -> RedisResult<T
     }
 }
 
-/// Returns 62 random bits per owner. A counter would repeat in a copy of the process or machine.
+/// 62 random bits. A counter would repeat in a copy of the process or machine.
 fn token() -> u64 {
     uuid::Uuid::now_v7().as_u64_pair().1
 }
 
 fn millis(time: Duration) -> u64 {
-    // The settings allow at most 366 days.
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

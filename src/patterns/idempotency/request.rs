@@ -1,8 +1,5 @@
-//! Identity of an idempotent request: its scope, the client's key, and a fingerprint.
-//!
-//! Input: the value of the `Idempotency-Key` header; method, path and body. Output: a [`Request`],
-//! or the reason of a refusal. Invariant: a [`Key`] is 1 to 255 visible ASCII characters. `Debug`
-//! shows neither key nor scope.
+//! Identity of an idempotent request: scope, key and fingerprint. Invariant: a [`Key`] is 1 to 255
+//! visible ASCII characters. `Debug` shows neither key nor scope.
 
 use std::fmt;
 
@@ -11,27 +8,26 @@ use sha2::{Digest as _, Sha256};
 use super::canonical::canonical;
 use super::error::IdempotencyError;
 
-/// Maximum length of a key, as at Stripe. <https://docs.stripe.com/api/idempotent_requests>
+/// As at Stripe. <https://docs.stripe.com/api/idempotent_requests>
 const KEY_LENGTH_MAX: usize = 255;
-/// Maximum length of a scope in bytes. PostgreSQL can index a third of a page, far more than scope
-/// and key.
+/// Bytes, far below PostgreSQL's limit of a third of a page.
 const SCOPE_LENGTH_MAX: usize = 255;
 
 /// The client's key: 1 to 255 visible ASCII characters, taken literally, including quotes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
-/// Reason why a key is not valid: respond with a 400 that includes it.
+/// Reason why a key is not valid: respond with a 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyRefusal {
     /// The key is empty.
     #[error("the idempotency key is empty")]
     Empty,
-    /// The key is too long; its length in bytes.
+    /// Length of the key in bytes.
     #[error("the idempotency key has {0} characters; at most 255 are allowed")]
     TooLong(usize),
-    /// Index, from 0, of a byte that is not a visible ASCII character. A space is not visible.
+    /// Index, from 0, of a byte that is not a visible ASCII character.
     #[error("byte {0} of the idempotency key is not a visible ASCII character")]
     NotVisible(usize),
 }
@@ -52,7 +48,7 @@ impl Key {
         Ok(Self(bytes.iter().copied().map(char::from).collect()))
     }
 
-    /// Returns the characters of the key.
+    /// Characters of the key.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -72,8 +68,8 @@ impl Fingerprint {
     /// Length in bytes.
     pub const LENGTH: usize = 32;
 
-    /// Computes the fingerprint of a method, a path with its query, and a body. The body must be
-    /// identical for requests with one meaning.
+    /// Computes the fingerprint of method, path with query, and body, which must be identical for
+    /// requests with one meaning.
     pub fn of(method: &str, path: &str, canonical_body: &[u8]) -> Self {
         Self::of_parts(&[method.as_bytes(), path.as_bytes(), canonical_body])
     }
@@ -88,15 +84,13 @@ impl Fingerprint {
         Self(hash.finalize().into())
     }
 
-    /// Computes the fingerprint of a JSON body, equal for all texts with one meaning. White space,
-    /// the order of members, escapes and the notation of numbers do not matter. Numbers are
-    /// compared as decimals of any length. If members share a name, each counts. Error: the body is
-    /// not JSON.
+    /// Computes the fingerprint of a JSON body. White space, the order of members, escapes and the
+    /// notation of numbers do not matter. Numbers are compared as decimals of any length.
     pub fn of_json(method: &str, path: &str, body: &[u8]) -> Result<Self, NotJson> {
         canonical(body).map(|form| Self::of(method, path, &form)).ok_or(NotJson)
     }
 
-    /// Returns the 32 bytes of the fingerprint.
+    /// The 32 bytes of the fingerprint.
     pub fn as_bytes(&self) -> &[u8; Self::LENGTH] {
         &self.0
     }
@@ -105,7 +99,6 @@ impl Fingerprint {
 impl TryFrom<&[u8]> for Fingerprint {
     type Error = std::array::TryFromSliceError;
 
-    /// Restores the bytes of [`Fingerprint::as_bytes`].
     fn try_from(bytes: &[u8]) -> Result<Self, Self::Error> {
         bytes.try_into().map(Self)
     }
@@ -127,8 +120,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates a request. `scope` is the owner of the key, such as the account `tenant-7`: 1 to 255
-    /// bytes without control characters. Error: [`IdempotencyError::Scope`].
+    /// Creates a request. `scope` is the owner of the key, such as an account: 1 to 255 bytes
+    /// without control characters. Error: [`IdempotencyError::Scope`].
     pub fn new(
         scope: impl Into<String>,
         key: Key,
@@ -142,31 +135,30 @@ impl Request {
         Ok(Self { scope, key, fingerprint, former: None })
     }
 
-    /// Also accepts this former fingerprint, which an earlier version of the program computed. Set
-    /// it while stored requests of that version are kept. Otherwise a retry across the upgrade gets
-    /// a mismatch.
+    /// Also accepts this former fingerprint, which an earlier version of the program computed, so
+    /// that retries across the upgrade match.
     #[must_use]
     pub fn with_former_fingerprint(mut self, former: Fingerprint) -> Self {
         self.former = Some(former);
         self
     }
 
-    /// Returns the owner of the key.
+    /// Owner of the key.
     pub fn scope(&self) -> &str {
         &self.scope
     }
 
-    /// Returns the client's key.
+    /// Client's key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Returns the fingerprint of the request.
+    /// Fingerprint of the request.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
 
-    /// Returns the fingerprint, and the former one if there is one. Either belongs to this request.
+    /// Fingerprint, and the former one if there is one. Either belongs to this request.
     pub fn fingerprints(&self) -> impl Iterator<Item = &Fingerprint> {
         [Some(&self.fingerprint), self.former.as_ref()].into_iter().flatten()
     }

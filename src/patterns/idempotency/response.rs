@@ -1,8 +1,5 @@
-//! An HTTP response that a repeated request gets again, and its binary encoding for Redis.
-//!
-//! Input: status, headers and body, or encoded bytes. Output: a [`StoredResponse`] or its encoding.
-//! Invariant: a response is valid HTTP. Decoding never panics: malformed bytes give `None`, and no
-//! length in them reserves memory.
+//! An HTTP response that a repeated request gets again, and its encoding for Redis. Invariant: a
+//! response is valid HTTP. Decoding never panics, and no length in the bytes reserves memory.
 
 use std::fmt;
 
@@ -12,7 +9,6 @@ use super::error::IdempotencyError;
 
 /// Continuation bit. A number has seven bits per byte, the lowest first.
 const MORE: u8 = 0x80;
-/// Enough for the length of any value that fits into memory.
 const NUMBER_BYTES_MAX: u32 = 9;
 
 /// The response to a request, to be replayed.
@@ -43,7 +39,7 @@ impl StoredResponse {
         }
     }
 
-    /// Creates a response with a JSON body. Error: [`IdempotencyError::Status`].
+    /// Creates a JSON response. Error: [`IdempotencyError::Status`].
     pub fn json(status: u16, body: &serde_json::Value) -> Result<Self, IdempotencyError> {
         let kind = ("content-type".to_owned(), "application/json".to_owned());
         Self::new(status, vec![kind], body.to_string())
@@ -60,23 +56,22 @@ impl StoredResponse {
         Self::new(status, headers, body)
     }
 
-    /// Returns the status, 200 to 599.
+    /// Status, 200 to 599.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Returns the names and values of the headers, in order.
+    /// Names and values of the headers, in order.
     pub fn headers(&self) -> &[(String, String)] {
         &self.headers
     }
 
-    /// Returns the body. Cloning it copies no data.
+    /// Body. Cloning it copies no data.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// Appends the compact form: status, number of headers, each name and value with its length,
-    /// then the body to the end.
+    /// Status, number of headers, each name and value with its length, then the body to the end.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u16(self.status);
         put_number(out, self.headers.len());
@@ -108,13 +103,13 @@ impl fmt::Debug for StoredResponse {
     }
 }
 
-/// Whether the name is a token of RFC 9110, section 5.6.2.
+/// A token of RFC 9110, section 5.6.2.
 fn is_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_token)
 }
 
-/// Whether the value is a field value of RFC 9110, section 5.5, in ASCII.
+/// A field value of RFC 9110, section 5.5, in ASCII.
 fn is_value(value: &str) -> bool {
     value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte))
 }

@@ -1,32 +1,28 @@
-//! Settings of the guard's cache.
-//!
-//! Input: the new value of a setting. Output: [`GuardSettings`] with the value, or a refusal.
-//! Invariant: `Guard::connect` accepts only settings within their ranges.
+//! Settings of the guard's cache. Invariant: `Guard::connect` accepts only settings within their
+//! ranges.
 
 use std::time::Duration;
 
 use super::error::IdempotencyError;
 
-/// Minimum PENDING time to live. With less, any pause would miss the renewal at every third of it.
+/// With less, any pause would miss the renewal at every third of it.
 const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
-/// Maximum time to live. A longer time is a mistake in the unit.
+/// A longer time is a mistake in the unit.
 const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// Settings of the guard's Redis cache. Each method changes one default.
+/// Settings of the guard's Redis cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GuardSettings {
     /// Prefix of every key; 0 to 64 bytes.
     pub prefix: String,
-    /// Time for which a lease lasts without renewal; 30 ms to 366 days. It should exceed usual
-    /// pauses of a process.
+    /// Time for which a lease lasts without renewal; longer than usual pauses of a process.
     pub pending_ttl: Duration,
-    /// Time for which a response is cached; 1 ms to 366 days.
+    /// Time for which a response is cached.
     pub completed_ttl: Duration,
-    /// Largest response to cache, in bytes with headers. A larger one becomes a pointer to
-    /// Postgres.
+    /// Largest response to cache, in bytes. A larger one becomes a pointer to Postgres.
     pub stored_bytes_max: usize,
-    /// Maximum time for a request to wait for Redis; at least 1 ms.
+    /// Maximum time for a request to wait for Redis.
     pub response_timeout: Duration,
     /// Time for which Redis is bypassed after a failure.
     pub bypass: Duration,
@@ -70,8 +66,7 @@ impl GuardSettings {
         self
     }
 
-    /// Sets the size of the largest response to cache, in bytes, including headers; 16 KiB by
-    /// default.
+    /// Sets the largest response to cache, in bytes with headers; 16 KiB by default.
     #[must_use]
     pub fn stored_bytes_max(mut self, bytes: usize) -> Self {
         self.stored_bytes_max = bytes;

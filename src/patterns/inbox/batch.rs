@@ -1,7 +1,6 @@
 //! Batch processing: applies effects in one transaction, retries failures, publishes dead letters.
 //!
-//! Input: records in order of arrival. Output: handled records and the database's offsets, noted in
-//! the group's assignment.
+//! Input: records in order of arrival. Output: handled records and the database's offsets.
 //!
 //! Invariants:
 //!
@@ -43,12 +42,12 @@ use postrider_service::log_throttle::LogThrottle;
 const POISON_CODE: &str = "poison";
 const ATTEMPTS_CODE: &str = "attempts_used_up";
 const WAITED_CODE: &str = "waited_too_long";
-/// Maximum number of messages that are removed one by one from a failing batch before the rest is
-/// tried individually. Each removal costs a transaction of all earlier messages.
+/// Maximum number of messages that are removed one by one from a failing batch. Each removal costs
+/// a transaction of all earlier messages.
 const REMOVED_MAX: usize = 10;
 const RETRIED_MAX: usize = 20;
 
-/// Interval between retries while nothing succeeds, for any number of waiting messages.
+/// For any number of waiting messages, while nothing succeeds.
 const OUTAGE_PACE: Duration = Duration::from_millis(50);
 /// Age at which a session is replaced while nothing succeeds.
 const SESSION_AGE: Duration = Duration::from_secs(1);
@@ -65,11 +64,11 @@ pub(super) struct BatchProcessor<E> {
     pub(super) membership: Membership,
     pub(super) stop: ConsumerStop,
     pub(super) retries: RetryQueue,
-    /// Records without a valid message, until their dead letters are confirmed.
+    /// Records without a valid message.
     pub(super) invalid: InvalidRecords,
-    /// Partitions that are paused because too many of their messages wait.
+    /// Paused: too many of their messages wait.
     pub(super) full: BTreeSet<Partition>,
-    /// Partitions that are paused because their messages wait for other partitions.
+    /// Paused: their messages wait for other partitions.
     pub(super) ahead: BTreeSet<Partition>,
     pub(super) reorder: Option<ReorderBuffer>,
     /// Transactions that had effects, or showed that effects are possible.
@@ -81,7 +80,6 @@ pub(super) struct BatchProcessor<E> {
     pub(super) throttle: LogThrottle,
 }
 
-/// Records that become dead letters without an attempt.
 #[derive(Debug, Default)]
 pub(super) struct InvalidRecords(VecDeque<InvalidRecord>);
 
@@ -95,22 +93,20 @@ struct InvalidRecord {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Letter {
-    /// The dead letter is confirmed, or the message was processed before.
+    /// Confirmed, or the message was processed before.
     Done,
     Reassigned,
-    /// Reason of the brokers' refusal. The record is not handled.
+    /// The brokers' reason. The record is not handled.
     Unpublished(String),
 }
 
 #[derive(Debug)]
 pub(super) enum Halt {
     Stopped,
-    /// The missing records must be read again first.
     WentBack,
     Fatal(InboxError),
 }
 
-/// Reason why a transaction is not committed and may be retried.
 #[derive(Debug)]
 pub(super) enum Unfinished {
     Failed(TransactionFailure),
@@ -120,7 +116,7 @@ pub(super) enum Unfinished {
 #[expect(clippy::large_enum_variant, reason = "nearly all are messages")]
 enum BatchItem {
     Pending(Pending),
-    /// A message that is ignored or was processed before.
+    /// Ignored, or processed before.
     Handled(RecordPosition),
     Invalid(Box<(StoredRecord, InvalidMessage)>, RecordPosition),
 }
@@ -150,8 +146,7 @@ impl<E: Effects> BatchProcessor<E> {
         self.retries.next_due().into_iter().chain(of_buffer).chain(self.invalid.next_due()).min()
     }
 
-    /// Processes the batch and the due messages of earlier batches. Handled records are noted
-    /// immediately, so dropping this future leaves a valid state.
+    /// Handled records are noted immediately, so dropping this future leaves a valid state.
     pub(super) async fn process(&mut self, batch: Vec<ReceivedRecord>) -> Result<(), Halt> {
         let membership = &self.membership;
         self.retries.retain(|position| membership.is_current(position));
@@ -235,8 +230,8 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     /// Runs one transaction for all messages. If a failure may be the database's fault, repeats it
-    /// without the failed message: the others show whose fault it is. After any other failure,
-    /// processes the messages one by one.
+    /// without the failed message: the others show whose fault it is. Otherwise continues one by
+    /// one.
     pub(super) async fn process_together(&mut self, pending: Vec<Pending>) -> Result<(), Halt> {
         let mut pending = self.arrange(pending);
         for _ in 0..REMOVED_MAX {
@@ -276,7 +271,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Publishes due dead letters of invalid records, for at most the time of a lock wait.
+    /// At most for the time of a lock wait.
     async fn publish_invalid(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         for _ in 0..self.invalid.0.len() {
@@ -296,8 +291,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Retries due messages for at most the time of a lock wait, so that other messages get their
-    /// turn.
+    /// At most for the time of a lock wait, so that other messages get their turn.
     async fn retry_due(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         if self.retries.is_unclear(self.successes) {
@@ -319,8 +313,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Processes at most a batch of a key's released messages, so that other keys do not wait for
-    /// all.
+    /// At most a batch, so that other keys do not wait.
     async fn process_ready_key(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let mut ready = queue.into_messages();
         let rest = ready.split_off(self.spec.batch_max.min(ready.len()));
@@ -334,7 +327,6 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Attempts the first message of the queue.
     async fn attempt(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let KeyQueue { mut head, followers } = queue;
         if let NextStep::DeadLetter(code, why) = &head.next_step {
@@ -373,7 +365,6 @@ impl<E: Effects> BatchProcessor<E> {
         self.publish_letter(KeyQueue { head, followers }, code, why).await
     }
 
-    /// Publishes the dead letter of the first message, or schedules another attempt.
     async fn publish_letter(
         &mut self,
         mut queue: KeyQueue,
@@ -397,9 +388,9 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// Tries a later message of the key, if no other message shows that the database takes effects.
-    /// The transaction is rolled back, because the later message may not overtake. Each call tries
-    /// another message, because one may fail as well.
+    /// Tries a later message of the key, if no other shows that the database takes effects. The
+    /// transaction is rolled back, because the later message may not overtake. Each call tries
+    /// another one.
     async fn probe(&mut self, head: &FailedMessage, followers: &VecDeque<Pending>) {
         let number = usize::try_from(head.failures).unwrap_or(0);
         let Some(at) = number.checked_rem(followers.len()) else { return };
@@ -446,8 +437,8 @@ impl<E: Effects> BatchProcessor<E> {
         self.retries.insert(queue);
     }
 
-    /// Runs a transaction, and repeats it while the database is unavailable. `None` means that it
-    /// is committed.
+    /// Repeats the transaction while the database is unavailable. `None` means that it is
+    /// committed.
     async fn transact(&mut self, pending: &[Pending]) -> Result<Option<Unfinished>, Halt> {
         let positions = || pending.iter().map(|it| &it.position);
         let mut outages = 0;
@@ -529,7 +520,7 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     /// Publishes a dead letter, if the record still belongs to this member and is unprocessed. A
-    /// frozen process thus cannot give up a message that its successor handles.
+    /// frozen process thus cannot give up a message of its successor.
     pub(super) async fn dead_letter(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),
@@ -568,7 +559,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(Letter::Reassigned)
     }
 
-    /// Returns `None` if the message was processed. An error says why the dead letter must wait.
+    /// `None` if the message was processed. An error says why the dead letter must wait.
     async fn publish_unprocessed(
         &mut self,
         (record, position): (&StoredRecord, &RecordPosition),

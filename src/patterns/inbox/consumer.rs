@@ -1,8 +1,7 @@
-//! `Consumer`, the public interface of the inbox: runs an idempotent consumer on its own thread.
+//! `Consumer`: runs an idempotent consumer on its own thread.
 //!
-//! Input: a `ConsumerSpec`, `Effects`, a future that requests the stop. Output: effects and offsets
-//! in Postgres, offsets in Kafka, counters. Invariant: Kafka's offsets are committed after the
-//! database transaction. The consumer polls while a batch is processed, so it stays in its group.
+//! Invariant: Kafka's offsets are committed after the database transaction. The consumer polls
+//! while a batch is processed, so it stays in its group.
 
 use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
@@ -28,9 +27,9 @@ use super::upkeep::Upkeep;
 use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Interval of polls while a batch is processed; below `max.poll.interval.ms`.
+/// Must be below `max.poll.interval.ms`.
 const TICK: Duration = Duration::from_millis(200);
-/// Maximum time for a batch to finish after a stop request. It is then rolled back.
+/// A batch that takes longer is rolled back.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// An idempotent consumer of Kafka topics.
@@ -54,18 +53,17 @@ impl<E: Effects> Consumer<E> {
         Arc::clone(&self.counters)
     }
 
-    /// Consumes on its own thread until `stop` completes. It then finishes the current batch within
-    /// 10 s or rolls it back, commits the offsets and leaves the group within 5 s. Until then it
-    /// waits for unavailable brokers, databases and the dead-letter topic.
+    /// Consumes until `stop` completes. It then finishes the current batch within 10 s or rolls it
+    /// back, and leaves the group within 5 s. Until then it waits for unavailable brokers,
+    /// databases and the dead-letter topic.
     ///
     /// Call it in a Tokio runtime, in whose context `Effects::committed` is called. If the future
-    /// is dropped, the consumer stops in the background in the described way.
+    /// is dropped, the consumer stops in the background.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<ConsumerSnapshot, InboxError> {
         self.run_with_tls(NoTls, stop).await
     }
 
-    /// Runs like [`run`](Self::run), with a session that `tls` secures as the database's
-    /// configuration requires.
+    /// Runs like [`run`](Self::run), with TLS as the database's configuration requires.
     pub async fn run_with_tls<T>(
         self,
         tls: T,
@@ -83,7 +81,6 @@ impl<E: Effects> Consumer<E> {
         let callers = Handle::try_current().map_err(|_| InboxError::NoRuntime)?;
         let work = move || {
             let database = Database::new(&self.spec, tls);
-            // Fails if the caller dropped the future.
             let _ = report.send(self.consume(database, callers, stop_signal));
         };
         let name = "postrider-inbox".to_owned();
@@ -91,7 +88,6 @@ impl<E: Effects> Consumer<E> {
         let outcome = tokio::select! {
             outcome = &mut reported => outcome,
             () = stop => {
-                // Fails if the thread has already ended.
                 let _ = stop_sender.send(true);
                 reported.await
             }
@@ -195,7 +191,7 @@ fn run_batch<E: Effects>(
     }
 }
 
-/// Waits for the work and polls the group. Abandons the work `limit` after a stop request.
+/// Abandons the work `limit` after a stop request.
 pub(super) async fn process_and_poll<T>(
     work: impl Future<Output = Result<T, Halt>>,
     group: &mut Group,

@@ -1,11 +1,8 @@
-//! Publishes dead letters: messages that the consumer could not process.
-//!
-//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's topic, or the
-//! reason of the failure after a few seconds.
+//! Publishes dead letters to the consumer's topic.
 //!
 //! Invariant: the caller keeps a record whose dead letter is unconfirmed. A letter does not wait
-//! for another one. A record that is too large for the topic is truncated: first its value, then
-//! most headers, then its key, never its partition and offset.
+//! for another one. A record that is too large is truncated: first its value, then most headers,
+//! then its key.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -26,29 +23,26 @@ use postrider_service::log_throttle::LogThrottle;
 
 const TICK: Duration = Duration::from_millis(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time without a warning at the start: brokers may be starting or creating the topic.
+/// Brokers may be starting or creating the topic, so there is no warning before.
 const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
-/// Maximum wait for the confirmation of a new letter, in which all messages wait. Later attempts
-/// only look for the confirmation.
+/// All messages wait in this time. Later attempts only look for the confirmation.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
-/// Limit while another letter is unconfirmed. At the full limit, many letters would stop all
-/// messages.
+/// With the full limit, many letters would stop all messages.
 const PUBLISH_LIMIT_BESIDE: Duration = Duration::from_millis(200);
-/// Time without a confirmation after which a letter is reported. An election takes less.
+/// An election takes less.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Published {
     Stored,
-    /// Reason why the dead letter is not confirmed.
     Failed(String),
 }
 
 struct UnconfirmedLetter {
     since: Instant,
-    /// Time of the first attempt in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     since_ms: i64,
-    /// Error of the last attempt; empty during the first.
+    /// Empty during the first attempt.
     reason: String,
     truncation: Truncation,
     delivery: Delivery,
@@ -67,7 +61,6 @@ pub(super) struct DlqPublisher {
     backoff: Backoff,
     stop: ConsumerStop,
     sent: u32,
-    /// Unconfirmed letters by the positions of their records.
     letters: BTreeMap<RecordPosition, UnconfirmedLetter>,
     throttle: LogThrottle,
 }
@@ -86,8 +79,7 @@ impl DlqPublisher {
         Ok(Self { producer, kafka, topic, backoff, stop, sent: 0, letters, throttle })
     }
 
-    /// Waits for the brokers and the topic, so that a missing topic is noticed before the first
-    /// dead letter. Returns early if the consumer is to stop.
+    /// Waits for the topic, so that a missing one is noticed before the first dead letter.
     pub(super) async fn prepare(&self) {
         let (begin, mut throttle, mut failures) = (Instant::now(), LogThrottle::default(), 0);
         while let Err(error) = self.find_topic() {
@@ -167,7 +159,6 @@ impl DlqPublisher {
         self.letters.entry(position.clone()).or_insert_with(UnconfirmedLetter::new)
     }
 
-    /// Returns the oldest unconfirmed dead letter, if it is late.
     pub(super) fn unpublished(&self) -> Option<UnpublishedLetter> {
         let oldest = self.letters.values().min_by_key(|letter| letter.since)?;
         let UnconfirmedLetter { reason, since_ms, .. } = oldest;

@@ -1,9 +1,6 @@
-//! Interface that applications implement: `Interest` in message types, `Effects` in the database,
-//! and `Failure`.
+//! Interface that applications implement: `Interest`, `Effects` and `Failure`.
 //!
-//! Input: a `Message` and the transaction of its marker. Output: the application's rows in that
-//! transaction, or a `Failure`. Invariant: effects are committed together with the marker or not at
-//! all.
+//! Invariant: effects are committed together with the message's marker or not at all.
 
 use std::error::Error;
 use std::future::Future;
@@ -19,39 +16,35 @@ use super::Message;
 pub enum Interest {
     /// The type has effects.
     Handle,
-    /// The consumer does nothing. The message is counted and leaves no marker.
+    /// The message is counted and leaves no marker.
     Ignore,
-    /// The consumer does not know the type: the message becomes a dead letter, and can be redriven
-    /// once the code understands it.
+    /// The message becomes a dead letter, to be redriven once the code understands it.
     Unknown,
 }
 
 /// The application's part of a consumer.
 pub trait Effects: Send + Sync + 'static {
-    /// Returns whether this consumer handles messages of this type. Called before any other method.
-    /// A panic ends the consumer.
+    /// Whether this consumer handles messages of this type. A panic ends the consumer.
     fn interest(&self, event_type: &str) -> Interest;
 
     /// Applies all effects of the message in `tx`, including rows of the application's own outbox.
     ///
     /// A business refusal (no money, no stock) is **not** a [`Failure`], because a failure rolls
-    /// `tx` back. Write it as a result, with its event, and return `Ok`.
+    /// `tx` back. Write it as a result and return `Ok`.
     ///
-    /// May be called again for the same message after a rollback. It must therefore do nothing
-    /// outside `tx`: no call to other services, no send. It must not end the transaction. While it
-    /// waits, the whole consumer waits.
+    /// May be called again after a rollback. It must therefore do nothing outside `tx`, and must
+    /// not end the transaction. While it waits, the whole consumer waits.
     ///
     /// Runs in a span `message` at level INFO with `id`, `event_type`, `record.topic`,
-    /// `record.partition` and `record.offset`. The span's parent can be made of
+    /// `record.partition` and `record.offset`. Its parent can be made of
     /// [`Message::traceparent`](super::Message::traceparent).
     ///
     /// A later message of a key may be tried before an earlier one, in a transaction that is always
-    /// rolled back. This happens only if the earlier message failed at least twice with an error
-    /// that may be the database's, and nothing else succeeded. After [`Failure::Unavailable`] it
-    /// does not happen.
+    /// rolled back. The earlier one must have failed twice with an error that may be the
+    /// database's, while nothing succeeded.
     ///
-    /// A panic rolls `tx` back and uses up an attempt, if the program unwinds. With `panic =
-    /// "abort"` the process ends and gets the message first again: return a [`Failure`].
+    /// A panic uses up an attempt, if the program unwinds. With `panic = "abort"` the process ends
+    /// and gets the message first again.
     fn apply(
         &self,
         tx: &Transaction<'_>,
@@ -60,7 +53,7 @@ pub trait Effects: Send + Sync + 'static {
 
     /// Called on the consumer's thread after each commit that had an effect, for example to wake
     /// another task. If the answer to a commit was lost, the call follows the next commit. It must
-    /// return at once; a panic ends the consumer. Tasks that it spawns run in the Tokio runtime of
+    /// return at once; a panic ends the consumer. Its tasks run in the Tokio runtime of
     /// [`Consumer::run`](super::Consumer::run).
     fn committed(&self) {}
 }
@@ -83,33 +76,31 @@ impl<E: Effects> Effects for Arc<E> {
     }
 }
 
-/// Reason why a message could not have its effects. Its whole transaction is rolled back.
+/// Reason why a message could not have its effects.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The message will never succeed and becomes a dead letter at once. The reason goes into the
-    /// dead letter and the log, so it must not repeat the payload.
+    /// The message will never succeed and becomes a dead letter at once. The dead letter and the
+    /// log show the reason, so it must not repeat the payload.
     #[error("{0}")]
     Poison(String),
     /// The message may succeed later. It becomes a dead letter after
     /// [`attempts_max`](super::ConsumerSpec::attempts_max) attempts. An attempt does not count:
     ///
     /// * while the database is unavailable or slow, or a row is locked;
-    /// * before another message succeeds, if the error may be the database's: a missing table, a
-    ///   refused privilege, a limit;
-    /// * more than once a minute, if such an error may pass by itself: a full disk, a lost session.
+    /// * before another message succeeds, if the error may be the database's, such as a missing
+    ///   table;
+    /// * more than once a minute, if such an error may pass by itself, such as a full disk.
     ///
-    /// A missing foreign key row (23503) and errors that are not from Postgres, such as a missing
-    /// saga, are retried for at least [`give_up_after`](super::ConsumerSpec::give_up_after). The
-    /// log shows the SQLSTATE and names of Postgres errors, and the text of other errors, which
-    /// must not repeat the payload.
+    /// A missing foreign key row (23503) and errors that are not from Postgres are retried for at
+    /// least [`give_up_after`](super::ConsumerSpec::give_up_after). The log shows the text of
+    /// errors that are not from Postgres, so it must not repeat the payload.
     #[error("{0}")]
     Technical(#[source] Box<dyn Error + Send + Sync>),
     /// A dependency other than the consumer's database is not available yet. The message is retried
-    /// with back-off and uses up no attempt. It becomes a dead letter once messages of other keys
-    /// have succeeded for [`contention_max`](super::ConsumerSpec::contention_max). Later messages
-    /// of its key wait. The reason goes into log, status and dead letter, so it must not repeat the
-    /// payload.
+    /// and uses up no attempt. It becomes a dead letter once other keys have succeeded for
+    /// [`contention_max`](super::ConsumerSpec::contention_max). The dead letter and the log show
+    /// the reason, so it must not repeat the payload.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -60,7 +60,7 @@ impl InboxError {
         Self::Client(error.into())
     }
 
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::OwnSetting(name) => return Some(format!("leave out `{name}`")),

@@ -1,11 +1,8 @@
 //! Membership in the Kafka consumer group: batches, rebalances, seeks, offset commits, lag.
 //!
-//! Input: settings; positions of handled records; the database's offsets. Output: batches of
-//! records, committed offsets, warnings about topics.
-//!
 //! Invariant: an assigned partition is not read until its start is decided. An offset is committed
 //! only if all earlier records are handled, the database has the offset, and the partition is still
-//! assigned. Frequent calls of `Group::poll_paused` keep the membership.
+//! assigned.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -29,19 +26,17 @@ use postrider_kafka::{BootstrapServers, to_stored_record};
 use postrider_service::log_throttle::LogThrottle;
 
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
-/// Number of polls while a batch is processed. The partitions are paused, so only events arrive.
+/// The partitions are paused, so only events arrive.
 const POLLS_PER_TICK: usize = 16;
-/// Limit of prefetched data in KiB.
 const FETCHED_KIB_MAX: &str = "16384";
-/// Interval of metadata refreshes in ms, to find new topics; the default is minutes.
+/// Milliseconds. The default is minutes, too long to find new topics.
 const METADATA_REFRESH_MS: &str = "5000";
-/// Interval of lag requests. The consumer blocks for a request, so the interval is long.
+/// The consumer blocks for a request, so the interval is long.
 const LAG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum time for librdkafka to record the start of reading. No broker is asked.
+/// librdkafka only records the start, without a request to brokers.
 const SEEK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for the last commit and for leaving the group.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
@@ -54,16 +49,16 @@ const TOPIC_ERRORS: [RDKafkaErrorCode; 4] = [
 pub(super) struct Group {
     consumer: Arc<BaseConsumer<GroupContext>>,
     topics: Vec<String>,
-    /// Records received while a batch was processed. They come first in the next batch.
+    /// Records received while a batch was processed, first in the next batch.
     buffered: VecDeque<ReceivedRecord>,
     is_paused: bool,
-    /// Partitions that are paused for longer than a batch.
+    /// Paused for longer than a batch.
     full: BTreeSet<Partition>,
     throttle: LogThrottle,
     /// Time and epoch of the last lag request.
     asked: (Instant, u64),
     bootstrap: BootstrapServers,
-    /// Whether the database has had a row of this consumer since it joined.
+    /// Whether the database has had a row since this consumer joined.
     has_rows: bool,
 }
 
@@ -107,9 +102,8 @@ impl Group {
         })
     }
 
-    /// Returns up to `max` records, none from the `full` partitions. Waits briefly for the first
-    /// record, unless other work is due. After a pause it always waits, because permanent other
-    /// work would otherwise prevent any fetch.
+    /// Waits briefly for the first record, unless other work is due. After a pause it always waits,
+    /// because permanent other work would otherwise prevent any fetch.
     pub(super) fn collect(
         &mut self,
         max: usize,
@@ -144,7 +138,7 @@ impl Group {
 
     /// Polls while a batch is processed, to stay within `max.poll.interval.ms`.
     pub(super) fn poll_paused(&mut self) -> Result<(), InboxError> {
-        // Each call pauses, because newly assigned partitions are not paused.
+        // Newly assigned partitions are not paused, so each call pauses.
         let _ = self.consumer.assignment().and_then(|held| self.consumer.pause(&held));
         self.is_paused = true;
         for _ in 0..POLLS_PER_TICK {
@@ -179,7 +173,7 @@ impl Group {
         !self.consumer.context().lock().unverified().is_empty()
     }
 
-    /// Decides the start of these partitions. `None` if the brokers did not answer.
+    /// `None` if the brokers did not answer.
     pub(super) fn plan(&self, database: &DatabaseOffsets) -> Option<Plan> {
         self.note_known(database);
         let waiting = self.consumer.context().lock().unverified();
@@ -187,7 +181,7 @@ impl Group {
         plan.inspect_err(|error| tracing::debug!(%error, "cannot read the ends of partitions")).ok()
     }
 
-    /// Starts to read the partitions. Returns false if librdkafka does not accept some of them yet.
+    /// Returns false if librdkafka does not accept some partitions yet.
     pub(super) fn begin(&mut self, starts: &[Start]) -> bool {
         self.has_rows |= !starts.is_empty();
         let Ok(read) = self.consumer.assignment() else { return false };
@@ -254,15 +248,13 @@ impl Group {
         commit(&self.consumer, &offsets, mode);
     }
 
-    /// Commits the offsets and leaves the group, so that partitions are reassigned at once.
-    /// librdkafka waits for hanging brokers without a limit, so this gives up after `LEAVE_LIMIT`.
-    /// The markers identify messages whose offsets were not committed.
+    /// Leaves the group, so that partitions are reassigned at once. librdkafka waits for hanging
+    /// brokers without a limit, so this gives up after `LEAVE_LIMIT`.
     pub(super) fn leave(self) {
         let (report, left) = mpsc::channel();
         let work = move || {
             self.commit(CommitMode::Sync, |_| true);
             drop(self);
-            // Fails if the caller no longer waits.
             let _ = report.send(());
         };
         let name = "postrider-inbox-leave".to_owned();
@@ -302,8 +294,7 @@ impl Group {
         });
     }
 
-    /// Logs an error with the missing topics, from the brokers' metadata: librdkafka does not name
-    /// them.
+    /// Names the missing topics from the brokers' metadata, because librdkafka does not.
     fn tell(&self, error: &KafkaError, text: &str) {
         let is_about_topics =
             error.rdkafka_error_code().is_some_and(|code| TOPIC_ERRORS.contains(&code));
@@ -347,8 +338,7 @@ impl Group {
     }
 }
 
-/// Seeks in partitions that are read already. Returns the sought partitions, and whether all were
-/// sought.
+/// Returns the sought partitions, and whether all were sought.
 fn seek<'s>(consumer: &BaseConsumer<GroupContext>, starts: &[&'s Start]) -> (Vec<&'s Start>, bool) {
     if starts.is_empty() {
         return (Vec::new(), true);

@@ -1,8 +1,6 @@
-//! The group's current assignment, shared by librdkafka's callbacks and a running batch.
-//!
-//! Input: rebalances, handled records, the database's offsets. Output: whether a record still
-//! belongs to this member; offsets for a transaction. Invariant: a revoked partition's offset is
-//! committed before another member has the partition, and never beyond the database's offset.
+//! The group's current assignment, shared by librdkafka's callbacks and a running batch. Invariant:
+//! a revoked partition's offset is committed before another member has the partition, and never
+//! beyond the database's offset.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +27,7 @@ pub(super) struct Membership {
 pub(super) struct GroupContext {
     assignments: Mutex<Assignments>,
     pub(super) counters: Arc<ConsumerCounters>,
-    /// Set after a rebalance. During a rebalance the brokers refuse commits, and librdkafka does
-    /// not report a failed asynchronous commit.
+    /// Set after a rebalance, in which brokers refuse commits and librdkafka does not report it.
     pub(super) commit_due: AtomicBool,
 }
 
@@ -47,7 +44,7 @@ impl Membership {
         self.consumer.context().lock().count()
     }
 
-    /// Whether no partition belongs to another member, as far as the database knows.
+    /// As far as the database knows.
     pub(super) fn has_all(&self) -> bool {
         self.consumer.context().lock().has_all()
     }
@@ -83,9 +80,9 @@ impl Membership {
         assignments.set_stored(stored);
     }
 
-    /// Asks the brokers whether the record still belongs to this member. They accept an offset only
-    /// from the group's current generation, so a frozen process is refused. An error may be
-    /// transient: during a rebalance no offset is accepted.
+    /// Asks the brokers, which accept an offset only from the group's current generation and thus
+    /// refuse a frozen process. An error may be transient: during a rebalance no offset is
+    /// accepted.
     pub(super) async fn confirm(&self, position: &RecordPosition) -> KafkaResult<()> {
         let consumer = Arc::clone(&self.consumer);
         let before = consumer.context().lock().offset_before(position);
@@ -118,8 +115,7 @@ impl GroupContext {
     }
 
     fn revoke(&self, consumer: &BaseConsumer<Self>, gone: &[Partition]) {
-        // The next owner should start where this one ended. A lost assignment already has another
-        // owner.
+        // A lost assignment already has another owner.
         if !consumer.assignment_lost() {
             let handled = self.lock().to_commit(|partition| gone.contains(partition));
             // Asynchronous, because hanging brokers never answer. librdkafka sends later requests
@@ -151,9 +147,8 @@ impl ClientContext for GroupContext {
 }
 
 impl ConsumerContext for GroupContext {
-    /// Accepts the assigned partitions. librdkafka gets them after their start is decided: it would
-    /// request its own start and could return to it after a seek (librdkafka 2.12,
-    /// `rd_kafka_toppar_handle_Offset`).
+    /// librdkafka gets the partitions after their start is decided: it would request its own start
+    /// and could return to it after a seek (librdkafka 2.12, `rd_kafka_toppar_handle_Offset`).
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -181,7 +176,7 @@ impl ConsumerContext for GroupContext {
     }
 }
 
-/// Commits offsets. After a failure the older offset remains, and some messages are redelivered.
+/// After a failure some messages are redelivered.
 pub(super) fn commit(
     consumer: &BaseConsumer<GroupContext>,
     handled: &BTreeMap<Partition, i64>,
@@ -199,8 +194,7 @@ pub(super) fn commit(
     }
 }
 
-/// Unassigns the partitions that are read. librdkafka does not have the others, but expects the
-/// call even without partitions.
+/// librdkafka only has partitions that are read, but expects the call even without partitions.
 fn unassign(consumer: &BaseConsumer<GroupContext>, gone: &[Partition]) -> KafkaResult<()> {
     if !matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative) {
         return consumer.unassign();

@@ -1,15 +1,15 @@
 //! An idempotent Kafka consumer: each message has its effects once, however often it is delivered.
 //!
-//! Input: records of Kafka topics in the relay's format, and the application's [`Effects`]. Output:
-//! the effects in Postgres; offsets in Postgres and in Kafka; dead letters with the reason.
+//! Input: records of Kafka topics in the relay's format, and [`Effects`]. Output: the effects and
+//! offsets in Postgres; dead letters.
 //!
 //! Invariants:
 //!
-//! * A message's marker is a row in `processed_messages`. It is committed together with the
-//!   message's effects, their outbox rows, and the partition's offset in `consumer_offsets`.
+//! * A message's marker is a row in `processed_messages`, committed together with the message's
+//!   effects, their outbox rows, and the partition's offset in `consumer_offsets`.
 //! * The markers' unique index decides between two consumers with one message.
-//! * Kafka's offset follows the commit. If the database has less, it has gone back and gets the
-//!   missing messages again.
+//! * Kafka's offset follows the commit. If the database has less, it gets the missing messages
+//!   again.
 //! * Redis, if configured, caches only committed messages.
 //!
 //! ```no_run
@@ -54,8 +54,6 @@
 //! # }
 //! ```
 //!
-//! The page `docs/patterns/evidence-consumers.md` lists mistakes in published consumers and their
-//! tests.
 
 mod assignments;
 mod attribution;

@@ -1,7 +1,4 @@
-//! Handles messages in the order of their aggregates' numbers, if the consumer enforces this order.
-//!
-//! Input: messages of batches and retries, and messages that are not next according to the
-//! database. Output: messages to be handled; dead letters of messages that cannot become next.
+//! Handles messages in the order of their aggregates' numbers, if the consumer enforces it.
 //! Invariant: a waiting message is not handled, so no offset passes it. No message is given up
 //! before the database was asked again.
 
@@ -20,7 +17,7 @@ const GAP_CODE: &str = "sequence_gap";
 const LATE_CODE: &str = "out_of_sequence";
 
 impl<E: Effects> BatchProcessor<E> {
-    /// Puts the message behind the messages that it must wait for. Returns it if there are none.
+    /// Returns the message if it need not wait.
     pub(super) fn follow(&mut self, pending: Pending) -> Option<Pending> {
         let Some(buffer) = &mut self.reorder else { return self.retries.follow(pending) };
         let next = buffer.follow(pending, Instant::now());
@@ -39,7 +36,7 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Holds messages that came too early, and makes dead letters of late ones. Returns the others.
+    /// Holds early messages, makes dead letters of late ones, and returns the others.
     pub(super) async fn set_aside(
         &mut self,
         messages: Vec<Pending>,
@@ -71,7 +68,6 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(others)
     }
 
-    /// Handles messages that have become next. Gives up messages that waited in vain.
     pub(super) async fn continue_sequences(&mut self) -> Result<(), Halt> {
         self.process_ready().await?;
         let Some(buffer) = &mut self.reorder else { return Ok(()) };
@@ -106,8 +102,7 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     async fn give_up(&mut self) -> Result<(), Halt> {
-        // The missing message may be in a partition of another member, which may be slower or
-        // killed.
+        // The missing message may be in a partition of a slower or killed member.
         let is_stuck = self.is_stuck() && self.membership.has_all();
         loop {
             // A message that is retried is not missing.

@@ -1,7 +1,5 @@
 //! Asks Kafka how long topics keep a record, because a marker must outlive every delivery.
-//!
-//! Input: librdkafka settings, and topics. Output: the longest time per topic, or a
-//! `RetentionError`. Invariant: a topic without an answer is an error, never a default.
+//! Invariant: a topic without an answer is an error, never a default.
 
 use std::error::Error;
 use std::time::Duration;
@@ -24,13 +22,12 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct TopicRetention {
     /// Name of the topic.
     pub topic: String,
-    /// Sum of `retention.ms` and `segment.ms`, because Kafka deletes whole segments. `None` means
-    /// for ever: unlimited or compacted.
+    /// Sum of `retention.ms` and `segment.ms`. `None` means for ever: unlimited or compacted.
     pub longest: Option<Duration>,
 }
 
 impl TopicRetention {
-    /// Creates a value from Kafka's settings or from a person's input.
+    /// Creates a value.
     pub fn new(topic: impl Into<String>, longest: Option<Duration>) -> Self {
         Self { topic: topic.into(), longest }
     }
@@ -62,7 +59,7 @@ pub enum RetentionError {
 }
 
 impl RetentionError {
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Topic { .. } => {
@@ -73,7 +70,7 @@ impl RetentionError {
     }
 }
 
-/// Asks the brokers how long each topic keeps a record. Waits for at most 15 s per topic.
+/// Asks the brokers, for at most 15 s per topic.
 pub async fn topic_retention(
     kafka: &[(String, String)],
     topics: &[&str],
@@ -91,7 +88,7 @@ fn unanswered(error: KafkaError) -> RetentionError {
     RetentionError::Brokers(error.into())
 }
 
-/// Sends one request per topic, because an error in the answer does not name its topic.
+/// An error in the answer does not name its topic, so each topic has its own request.
 async fn ask(
     client: &AdminClient<DefaultClientContext>,
     topic: &str,

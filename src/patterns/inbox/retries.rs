@@ -1,8 +1,6 @@
-//! Retry queue: failed messages that wait for their next attempt, with the later messages of their
-//! key.
+//! Retry queue: failed messages, with the later messages of their key.
 //!
-//! Input: failed messages, later messages, the time. Output: due messages, full partitions, and the
-//! message that blocks most others. No I/O.
+//! Output: due messages, full partitions, and the message that blocks most others. No I/O.
 //!
 //! Invariants:
 //!
@@ -23,31 +21,29 @@ use super::status::FailingMessage;
 use super::{ConsumerSpec, Message};
 use crate::dead_letter::{StoredRecord, now_ms};
 
-/// Maximum number of waiting keys. During an outage, a consumer tries this many messages: enough to
-/// find one that succeeds if only some fail.
+/// During an outage, a consumer tries this many messages: enough to find one that succeeds.
 pub(super) const KEYS_MAX: usize = 1_000;
-/// Maximum number of waiting messages, each about 2 kB plus its bytes. With a limit of 1,000, a
-/// locked row with 1,300 messages of its key let 0 of 40 others in its partition pass.
+/// Each message takes about 2 kB plus its bytes. With a limit of 1,000, a locked row with 1,300
+/// messages of its key let 0 of 40 others in its partition pass.
 const MESSAGES_MAX: usize = 10_000;
-/// Maximum size of waiting keys and values in bytes. An empty queue accepts a record of any size.
+/// Bytes of keys and values. An empty queue accepts a record of any size.
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
-/// Minimum interval between counted attempts of a failure that may pass by itself. Five attempts
-/// then take five minutes: enough time to fix a full disk. Also caps the counted length of an
-/// attempt, because most of a longer one may have been an outage.
+/// Interval between counted attempts of a failure that may pass by itself: five attempts give time
+/// to fix a full disk. Also caps the counted length of an attempt.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Number of waiting messages behind a message that blocks its key.
+/// Number of waiting messages behind a blocking message.
 const BLOCKED_MESSAGES: usize = 1_000;
-/// Time after which a failing message counts as blocking. Five attempts of a usual failure take 1.5
-/// s, so a deadlock in a backlog is not reported.
+/// Five attempts of a usual failure take 1.5 s, so a deadlock in a backlog is not reported as
+/// blocking.
 const BLOCKING_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) message: Message,
     pub(super) position: RecordPosition,
-    /// False if only the number of the message counts, because its type is ignored.
+    /// False if only the message's number counts.
     pub(super) has_effect: bool,
     pub(super) may_skip: bool,
 }
@@ -57,7 +53,7 @@ pub(super) struct RetryQueue {
     by_key: BTreeMap<OrderKey, KeyQueue>,
 }
 
-/// Messages with equal order keys keep their order. The null key is an ordinary key.
+/// The null key is an ordinary key.
 type OrderKey = (Partition, Option<Vec<u8>>);
 
 #[derive(Debug)]
@@ -69,9 +65,9 @@ pub(super) struct KeyQueue {
 #[derive(Debug)]
 pub(super) enum NextStep {
     First,
-    /// Another attempt, with the cause and the duration of the last one.
+    /// Cause and duration of the last attempt.
     Retry(FailureCause, Duration),
-    /// Publication of the dead letter, with its code and reason.
+    /// Code and reason.
     DeadLetter(&'static str, String),
 }
 
@@ -85,14 +81,14 @@ pub(super) struct FailedMessage {
     /// Last reason, without data of rows.
     pub(super) why: String,
     pub(super) next_step: NextStep,
-    /// Failures since the last change of circumstances, for the back-off.
+    /// Failures since the last change of circumstances.
     pub(super) failures: u32,
     due: Instant,
-    /// Number of successful transactions of other messages, and time, at the first failure.
+    /// Successes of other messages, and time, at the first failure.
     began: (u64, Instant),
-    /// Values of `began` at the last failure that used up an attempt, or else at the first failure.
+    /// `began`, updated by each failure that used up an attempt.
     counted: (u64, Instant),
-    /// Time spent waiting for a lock or a dependency while other messages succeeded.
+    /// Wait for a lock or a dependency while other messages succeeded.
     waited: Duration,
     waited_until: (u64, Instant),
 }
@@ -133,7 +129,7 @@ impl Pending {
 }
 
 impl KeyQueue {
-    /// Creates a queue that is due at once. `None` if there are no messages.
+    /// Creates a queue that is due at once.
     pub(super) fn ready(mut messages: VecDeque<Pending>, successes: u64) -> Option<Self> {
         let head = FailedMessage::new(messages.pop_front()?, successes);
         Some(Self { head, followers: messages })
@@ -175,12 +171,11 @@ impl FailedMessage {
         }
     }
 
-    /// Records a failure. `successes` is the number of other transactions that have succeeded.
+    /// Records a failure, after `successes` of other transactions.
     ///
-    /// An unclear failure is the message's own if another transaction succeeded since the first
-    /// failure. A failure that may pass counts once per `ATTEMPT_INTERVAL`, and only after another
-    /// success. If a missing dependency may come later, the last attempt counts after
-    /// `give_up_after`.
+    /// An unclear failure is the message's own if another transaction has succeeded since. A
+    /// failure that may pass counts once per `ATTEMPT_INTERVAL`, and only after another success. If
+    /// a dependency may come later, the last attempt counts after `give_up_after`.
     pub(super) fn fail(
         &mut self,
         failed: &TransactionFailure,
@@ -213,8 +208,8 @@ impl FailedMessage {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Sets the time of the next step. Waits at least as long as the last attempt took, so a
-    /// message takes at most half of the consumer's time.
+    /// Waits at least as long as the last attempt took, so a message takes at most half of the
+    /// consumer's time.
     pub(super) fn schedule(&mut self, backoff: Duration, now: Instant) {
         let took = match self.next_step {
             NextStep::Retry(_, took) => took.min(ATTEMPT_INTERVAL),
@@ -223,7 +218,7 @@ impl FailedMessage {
         self.due = now + backoff.max(took);
     }
 
-    /// Adds the time since the last call, at most a minute, if another message has succeeded in it.
+    /// Adds the time since the last call, at most a minute, if another message has succeeded.
     fn wait(&mut self, successes: u64, now: Instant) {
         let (before, until) = self.waited_until;
         if successes > before {
@@ -240,7 +235,7 @@ impl FailedMessage {
         self.waited
     }
 
-    /// Whether the database may be the cause: nothing has succeeded since this message failed.
+    /// Whether nothing has succeeded since this message failed, so the database may be the cause.
     pub(super) fn is_unclear(&self, successes: u64) -> bool {
         self.cause().is_some_and(FailureCause::is_open) && successes <= self.began.0
     }
@@ -249,9 +244,8 @@ impl FailedMessage {
         if let NextStep::Retry(cause, _) = self.next_step { Some(cause) } else { None }
     }
 
-    /// Whether the message failed before and no other success shows that the database is not the
-    /// cause. A missing dependency needs no such witness, because a later message of the key would
-    /// reach it first.
+    /// Whether no other success shows that the database is not the cause. A missing dependency
+    /// needs no witness: a later message of the key would reach it first.
     pub(super) fn lacks_witness(&self, cause: FailureCause, successes: u64) -> bool {
         let is_quiet = match self.cause() {
             Some(FailureCause::Unclear) => successes <= self.began.0,
@@ -262,7 +256,6 @@ impl FailedMessage {
         (cause.is_open() || cause == FailureCause::Contention) && is_quiet
     }
 
-    /// Whether the message was tried, so that later messages wait behind it.
     pub(super) fn has_failed(&self) -> bool {
         !matches!(self.next_step, NextStep::First)
     }
@@ -277,8 +270,7 @@ impl RetryQueue {
         u32::try_from(self.by_key.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the partitions that must not be read until messages are done. Includes the messages
-    /// in `others`, which wait behind.
+    /// Partitions that must not be read. Includes the messages in `others`.
     pub(super) fn full_partitions<'p>(
         &'p self,
         others: impl Iterator<Item = &'p Pending>,
@@ -291,8 +283,7 @@ impl RetryQueue {
         full_partitions(heads.chain(followers), limits, assigned)
     }
 
-    /// Returns the message that most others wait for, in a `full` partition or with many behind it.
-    /// `None` if the database may be the cause.
+    /// Message that most others wait for. `None` if the database may be the cause.
     pub(super) fn blocking(
         &self,
         full: &BTreeSet<Partition>,
@@ -319,13 +310,12 @@ impl RetryQueue {
         queues.flat_map(|queue| std::iter::once(&queue.head.pending).chain(&queue.followers))
     }
 
-    /// Drops messages that no longer belong to this member.
     pub(super) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
         // All messages of a key belong to one assignment, so checking the first is enough.
         self.by_key.retain(|_, queue| is_current(&queue.head.pending.position));
     }
 
-    /// Puts the message behind a waiting earlier one of its key. Returns it if there is none.
+    /// Puts the message behind a waiting earlier one of its key, or returns it.
     pub(super) fn follow(&mut self, pending: Pending) -> Option<Pending> {
         if self.by_key.is_empty() {
             return Some(pending);
@@ -337,8 +327,7 @@ impl RetryQueue {
         None
     }
 
-    /// Adds a failed message and its followers. A message of the key may wait already, because the
-    /// later message of a batch may fail first.
+    /// A message of the key may wait already, because the later message of a batch may fail first.
     pub(super) fn insert(&mut self, queue: KeyQueue) {
         match self.by_key.entry(order_key(&queue.head.pending)) {
             Entry::Vacant(entry) => {
@@ -368,7 +357,7 @@ impl RetryQueue {
         self.by_key.remove(&key)
     }
 
-    /// Makes all unclear messages due at once, after the first success since they failed.
+    /// Makes all unclear messages due, after the first success since they failed.
     pub(super) fn wake_unclear(&mut self, successes_before: u64) {
         for queue in self.by_key.values_mut() {
             if queue.head.is_unclear(successes_before) {
@@ -382,16 +371,15 @@ impl RetryQueue {
         self.by_key.values().any(|queue| queue.head.is_unclear(successes))
     }
 
-    /// Returns the message that has failed for the longest time.
     pub(super) fn failing(&self) -> Option<FailingMessage> {
         let failed = self.by_key.values().filter(|queue| queue.head.has_failed());
         failed.min_by_key(|queue| queue.head.first_failed_ms).map(KeyQueue::describe)
     }
 }
 
-/// Returns the partitions that hold at least their share of the limits, if the limits are reached.
-/// A share is the limit divided by the number of assigned partitions, so the total is at most twice
-/// the limits. Each message comes with the number of keys that it adds.
+/// Partitions that hold their share of the limits, if the limits are reached. A share is the limit
+/// divided by the assigned partitions, so the total is at most twice the limits. Each message comes
+/// with the number of keys that it adds.
 pub(super) fn full_partitions<'p>(
     waiting: impl Iterator<Item = (usize, &'p Pending)>,
     limits: Load,
@@ -482,7 +470,6 @@ mod tests {
             }
         }
         assert_eq!((busy, head.due - begin), (attempt * 6, attempt * 12));
-        // Most of a very long attempt may have been an outage.
         head.fail(&failure(FailureCause::Passing, attempt * 100), 0, now, &spec);
         head.schedule(Duration::ZERO, now);
         assert_eq!(head.due - now, ATTEMPT_INTERVAL);

@@ -1,13 +1,11 @@
-//! Session with Postgres: connects, and runs the transaction that inserts markers and applies
-//! effects.
+//! Session with Postgres: runs the transaction that inserts markers and applies effects.
 //!
-//! Input: messages, the offsets that follow them, and `Effects`. Output: the numbers of applied and
-//! duplicate messages, or the reason of a rollback (`RolledBack`).
+//! Input: messages, their next offsets, `Effects`. Output: numbers of applied and duplicate
+//! messages, or `RolledBack`.
 //!
 //! Invariants:
 //!
-//! * Markers (rows that say which messages are processed), offsets and all writes of the effects
-//!   are committed together or not at all.
+//! * Markers, offsets and all writes of the effects are committed together or not at all.
 //! * A message has no effect if its marker exists, or if the database has gone back.
 //! * If the order of numbers is enforced, only the next message of an aggregate has effects.
 //! * A lost session is not used again.
@@ -38,7 +36,6 @@ use super::{markers, offsets, prepared};
 use crate::table_error::TableFault;
 
 const APPLICATION_NAME: &str = "postrider-inbox";
-/// A reachable server answers sooner, even under load.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TCP_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -84,7 +81,7 @@ pub(super) struct PgSession {
     ended: watch::Receiver<()>,
     number: u64,
     opened: Instant,
-    /// Start time of the server by its own clock, in µs since the Unix epoch.
+    /// By the server's own clock, in µs since the Unix epoch.
     started: i64,
     insert_markers: Statement,
     look: Statement,
@@ -97,19 +94,19 @@ pub(super) struct Work<'w> {
     pub(super) messages: &'w [Pending],
     /// Offsets before which every message is handled after the commit.
     pub(super) advances: &'w [Advance],
-    /// Messages with a marker but without effects: an effect committed their transaction early.
+    /// Messages with a marker but without effects, committed by an effect.
     pub(super) unmarked: &'w [Uuid],
 }
 
 #[derive(Debug)]
 pub(super) enum RolledBack {
-    /// There is no session, or it cannot insert markers. This says nothing about the messages.
+    /// No session, or it cannot insert markers. Says nothing about the messages.
     Unavailable {
         why: String,
         hint: Option<&'static str>,
     },
     Failed(TransactionFailure),
-    /// The database has gone back: earlier messages are missing in it.
+    /// Earlier messages are missing in the database.
     WentBack,
     Misplaced(Vec<Misplaced>),
 }
@@ -119,10 +116,10 @@ pub(super) struct TransactionFailure {
     pub(super) failure: Failure,
     pub(super) cause: FailureCause,
     pub(super) took: Duration,
-    /// Index of the failed message, from 0. `None` if no single message failed.
+    /// Index of the failed message, from 0, if it was a single one.
     pub(super) at: Option<usize>,
     /// Start time of the server whose session was lost. The outcome of a COMMIT is then unknown.
-    /// Any of the messages may be the cause, because a server may report the loss only to the next
+    /// Any message may be the cause, because a server may report the loss only to the next
     /// statement.
     pub(super) lost: Option<i64>,
     /// Transaction id after markers were written. The effects may have committed it.
@@ -132,7 +129,7 @@ pub(super) struct TransactionFailure {
 }
 
 impl RolledBack {
-    /// Returns the reason without data of rows, and the exact fix, if one is known.
+    /// Reason without data of rows, and the fix, if known.
     pub(super) fn explain(self) -> (String, Option<&'static str>) {
         match self {
             Self::Unavailable { why, hint } => (why, hint),
@@ -182,8 +179,8 @@ impl Database {
             })
         };
         let timeouts = format!(
-            // If an effect ends its transaction, statements of later messages would commit without
-            // a marker. The session therefore cannot write outside an explicit transaction.
+            // If an effect ends its transaction, later statements would commit without a marker.
+            // The session therefore cannot write outside an explicit transaction.
             "SET default_transaction_read_only = on; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}",
             spec.lock_timeout.as_millis(),
             spec.idle_in_transaction_max.as_millis()
@@ -207,9 +204,8 @@ impl Database {
         }
     }
 
-    /// Runs `work` while no other transaction can commit the message's marker. Waits for a
-    /// transaction that holds it. `None` means that the message was processed and `work` did not
-    /// run.
+    /// Runs `work` while no other transaction can commit the message's marker. `None` means that
+    /// the message was processed and `work` did not run.
     pub(super) async fn while_unprocessed<T>(
         &mut self,
         message: &Message,
@@ -222,8 +218,7 @@ impl Database {
         }
     }
 
-    /// Ends a session of at least this age. A new one may reach another server, or see other
-    /// settings.
+    /// Ends an older session. A new one may reach another server, or see other settings.
     pub(super) fn renew(&mut self, age: Duration) {
         self.session = self.session.take().filter(|session| session.opened.elapsed() < age);
     }
@@ -243,7 +238,6 @@ impl Database {
         is_committed(client, xact).await.map_err(|error| unavailable(&error))
     }
 
-    /// Returns the start time of the session's server, by the server's clock.
     pub(super) async fn started(&mut self) -> Result<i64, RolledBack> {
         Ok(self.session().await?.started)
     }
@@ -252,8 +246,7 @@ impl Database {
     async fn examine(&mut self, rolled_back: RolledBack) -> RolledBack {
         let rolled_back = match (rolled_back, &self.session) {
             (RolledBack::Failed(mut failed), Some(session)) => {
-                // The server's last message may arrive before its connection ends, so the server is
-                // asked.
+                // The server's last message may arrive before its connection ends.
                 let lives = session.client.batch_execute("").await.is_ok();
                 match &failed.failure {
                     Failure::Technical(source) if !lives => {
@@ -335,9 +328,8 @@ impl PgSession {
         add(&counters.statements, 3 + usize::from(!advances.is_empty()) + numbered);
         let tx = self.client.build_transaction().read_only(false).start().await;
         let mut tx = tx.map_err(|error| unavailable(&error))?;
-        // All statements are sent before the first answer. No effect sees a database that has gone
-        // back. Numbers are read last: after a wait for another member's marker, they include its
-        // commit.
+        // All statements are sent before the first answer. Numbers are read last: after a wait for
+        // another member's marker, they include its commit.
         let (advanced, inserted, lasts) = tokio::join!(
             offsets::advance(&tx, &self.advance, &self.consumer, advances),
             markers::insert(&tx, &self.insert_markers, &self.consumer, &ids),
@@ -349,8 +341,7 @@ impl PgSession {
         if let Some(table) = self.sequences.as_ref().filter(|_| ending == Ending::Commit) {
             let checked = sequence::check(messages, fresh.clone(), &lasts?, table.start);
             let steps = checked.map_err(RolledBack::Misplaced)?;
-            // Numbers are advanced before the effects, because effects may change role or
-            // search_path, or commit.
+            // Before the effects, because effects may change role or search_path, or commit.
             if !steps.is_empty() {
                 add(&counters.statements, 1);
                 table.advance(&tx, &self.consumer, &steps).await?;
@@ -391,14 +382,12 @@ impl PgSession {
             return Ok(None);
         }
         let done = work.await;
-        // Dropping the transaction rolls it back.
         Ok(Some(done))
     }
 }
 
-/// Applies the effects of new messages in order. After an error, `fresh` holds the messages without
-/// effects. An effect is abandoned when its session ends, so `idle_in_transaction_max` ends an
-/// effect that never returns.
+/// Applies effects in order. After an error, `fresh` holds the messages without effects. An effect
+/// is abandoned when its session ends, so `idle_in_transaction_max` ends one that never returns.
 async fn apply<E: Effects>(
     tx: &Transaction<'_>,
     effects: &E,
@@ -429,12 +418,11 @@ async fn apply<E: Effects>(
     Ok(done)
 }
 
-/// Turns a panic of an effect into a failure of its message, if the program unwinds. A restarted
-/// consumer would get that message first again.
+/// Turns a panic into a failure of the message, because a restarted consumer would get that message
+/// first again.
 async fn caught(effect: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let mut effect = pin!(effect);
-    // State that the panic leaves half changed is the application's own; the transaction is rolled
-    // back.
+    // State that the panic leaves half changed is the application's own.
     poll_fn(|context| {
         catch_unwind(AssertUnwindSafe(|| effect.as_mut().poll(context)))
             .unwrap_or_else(|_| Poll::Ready(Err(Failure::technical(EffectPanicked))))
@@ -462,8 +450,7 @@ fn unavailable(error: &Error) -> RolledBack {
     RolledBack::Unavailable { why: describe(error), hint: None }
 }
 
-/// Classifies an error of writing markers or offsets. The statements are equal for all messages, so
-/// no message is the cause.
+/// The statements are equal for all messages, so no message is the cause.
 pub(super) fn marker_error(error: Error) -> RolledBack {
     if FailureCause::of_error(&error) == FailureCause::Contention {
         return failed(error.into(), None);
@@ -473,7 +460,7 @@ pub(super) fn marker_error(error: Error) -> RolledBack {
     RolledBack::Unavailable { why, hint: is_missing.then_some(MARKERS_HINT) }
 }
 
-/// Adds timeouts that the application has not set, to notice a vanished server.
+/// Adds timeouts to notice a vanished server.
 fn with_limits(mut config: Config) -> Config {
     if config.get_application_name().is_none() {
         config.application_name(APPLICATION_NAME);

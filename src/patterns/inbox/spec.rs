@@ -1,14 +1,11 @@
-//! Settings of a consumer (`ConsumerSpec`) and its Redis cache (`CacheSpec`), with validation.
-//!
-//! Input: the application's settings. Output: settings with defaults, or an `InboxError` before any
-//! connection. Invariant: `Debug` shows no password.
+//! Settings of a consumer and its Redis cache, with validation. Invariant: `Debug` shows no
+//! password.
 
 use std::time::Duration;
 
 use super::{Backoff, InboxError, MessageFormat, SequenceSpec};
 use crate::dead_letter::topic_of;
 
-/// Kafka settings that the guarantee depends on.
 const OWN_SETTINGS: [&str; 7] = [
     "group.id",
     "enable.auto.commit",
@@ -22,69 +19,64 @@ const OWN_SETTINGS: [&str; 7] = [
 /// A topic name has at most 249 characters, and the dead-letter suffix needs the rest.
 const NAME_CHARS_MAX: usize = 200;
 
-/// Settings of an idempotent consumer. [`new`](Self::new) sets the usual values; each field may be
-/// changed.
+/// Settings of an idempotent consumer. [`new`](Self::new) sets the usual values.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ConsumerSpec {
-    /// Permanent name: the Kafka group, the owner of the markers, and the prefix of the dead-letter
-    /// topic `<name>.dead-letters`. 1 to 200 characters that a topic name may have.
+    /// Permanent name, 1 to 200 characters: the Kafka group, the owner of the markers, and the
+    /// prefix of the dead-letter topic `<name>.dead-letters`.
     pub name: String,
-    /// Topics to read: at least one, without the consumer's own dead-letter topic.
+    /// Topics to read, without the consumer's own dead-letter topic.
     pub topics: Vec<String>,
-    /// Format of the records in these topics. Topics with another format need another consumer.
+    /// Format of the records in these topics.
     pub format: MessageFormat,
-    /// librdkafka's settings, with at least `bootstrap.servers`, for the consumer and the producer
-    /// of dead letters. Settings that the guarantee depends on are refused.
+    /// librdkafka's settings, with at least `bootstrap.servers`. Settings that the guarantee
+    /// depends on are refused.
     pub kafka: Vec<(String, String)>,
     /// Database of markers and effects.
     pub database: tokio_postgres::Config,
-    /// Maximum number of messages per transaction, 1 to 10,000; 200 by default.
+    /// Maximum number of messages per transaction, 1 to 10,000.
     pub batch_max: usize,
-    /// Maximum number of attempts at one message before it becomes a dead letter, at least 1.
-    /// Attempts do not count in a batch, or if the database is unavailable or a row is locked.
+    /// Maximum number of attempts before a message becomes a dead letter. Attempts do not count in
+    /// a batch, or if the database is unavailable or a row is locked.
     pub attempts_max: u32,
-    /// Minimum time of retries if a missing dependency may come later; 5 minutes by default. Such a
-    /// dependency is the row of a foreign key (23503), a saga, or the subject of an application's
-    /// error. Errors in the data use up their attempts at once.
+    /// Minimum time of retries if a missing dependency may come later: a foreign key row (23503), a
+    /// saga, or the subject of an application's error. Errors in the data use up their attempts at
+    /// once.
     pub give_up_after: Duration,
     /// Maximum wait for a lock, a cancelled statement or
     /// [`Failure::Unavailable`](super::Failure::Unavailable) before a message becomes a dead letter
-    /// (`waited_too_long`). 15 minutes by default; `None` sets no limit. Time counts only while
-    /// other messages succeed, at most a minute at once.
+    /// (`waited_too_long`). `None` sets no limit. Time counts only while other messages succeed.
     pub contention_max: Option<Duration>,
     /// Time between attempts. A message also waits for as long as its last attempt took, at most a
-    /// minute, so it takes at most half of the consumer's time.
+    /// minute.
     pub backoff: Backoff,
     /// Maximum time for a statement to wait for a lock, at least a millisecond. The transaction is
-    /// then rolled back and retried, a batch one by one.
+    /// then retried, a batch one by one.
     pub lock_timeout: Duration,
-    /// Maximum idle time of a transaction before the server ends its session, at least a
-    /// millisecond. A frozen consumer, or an effect that never returns, thus does not hold markers
-    /// for ever.
+    /// Maximum idle time of a transaction, at least a millisecond. A frozen consumer, or an effect
+    /// that never returns, thus does not hold markers for ever.
     pub idle_in_transaction_max: Duration,
-    /// Cache of processed messages in front of the markers; `None` for no cache.
+    /// Cache of processed messages in front of the markers.
     pub cache: Option<CacheSpec>,
-    /// Handles the messages of an aggregate only in the order of their numbers. `None` means the
-    /// order of their partition.
+    /// Enforces the order of the numbers of each aggregate. `None` means the order of the
+    /// partition.
     pub sequence: Option<SequenceSpec>,
 }
 
-/// Settings of the cache of processed messages in Redis. [`new`](Self::new) sets the usual values;
-/// each field may be changed.
+/// Settings of the Redis cache of processed messages.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct CacheSpec {
-    /// `redis://host:port`, or another form that the guard accepts. May contain a password.
+    /// `redis://host:port`, or another form that the guard accepts.
     pub url: String,
     /// Time for which a message is cached, at least a second.
     pub ttl: Duration,
-    /// Maximum time for Redis to answer before the cache is bypassed, at least a millisecond.
+    /// Maximum time for Redis to answer, at least a millisecond.
     pub timeout: Duration,
 }
 
-/// Shows only the names of Kafka's settings and omits the database, because both may contain
-/// passwords.
+/// Omits the database and the values of Kafka's settings, because both may contain passwords.
 impl std::fmt::Debug for ConsumerSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kafka: Vec<&str> = self.kafka.iter().map(|(name, _)| name.as_str()).collect();
@@ -115,15 +107,15 @@ impl std::fmt::Debug for CacheSpec {
 }
 
 impl CacheSpec {
-    /// Creates the settings with a `ttl` of an hour and a `timeout` of 100 ms.
+    /// Caches for an hour, with a timeout of 100 ms.
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), ttl: Duration::from_hours(1), timeout: Duration::from_millis(100) }
     }
 }
 
 impl ConsumerSpec {
-    /// Creates the settings with the usual values: batches of 200, 5 attempts, 2 s for locks, 30 s
-    /// of idleness, no cache.
+    /// Creates the settings with batches of 200, 5 attempts, 2 s for locks, 30 s of idleness, 5
+    /// minutes for dependencies, 15 minutes of contention, and no cache.
     pub fn new(
         name: impl Into<String>,
         topics: impl IntoIterator<Item = impl Into<String>>,

@@ -1,11 +1,8 @@
-//! Classifies errors of Postgres and of effects by SQLSTATE: did the message cause the error, or
-//! possibly the database?
-//!
-//! Input: an error with its causes. Output: a `FailureCause`; a text for logs and dead letters.
+//! Classifies errors by SQLSTATE: did the message cause the error, or possibly the database?
 //!
 //! Invariant: no code alone says that the database is unavailable, because one message's statement
 //! may cause any of them. The text of a Postgres error has only SQLSTATE and names, because message
-//! and detail may quote the row. A FATAL error cannot contain row data, so its message is included.
+//! and detail may quote the row. A FATAL error cannot, so its message is included.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -16,12 +13,11 @@ use super::Failure;
 
 const CAUSES_MAX: usize = 16;
 
-/// SQLSTATE classes of connection, resources and system errors, which may have nothing to do with
-/// the statement. One message's statement may also cause them for ever: a missing foreign server
-/// gives 08001. Source: PostgreSQL's documentation, appendix A.
+/// Connection, resources and system errors. One message's statement may also cause them for ever: a
+/// missing foreign server gives 08001. Source: PostgreSQL's documentation, appendix A.
 const PASSING_CLASSES: [&str; 3] = ["08", "53", "58"];
 
-/// Such codes in other classes: the server shuts down, crashed, starts, or ended a session.
+/// The server shuts down, crashed, starts, or ended a session.
 const PASSING_CODES: [SqlState; 4] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
@@ -29,9 +25,9 @@ const PASSING_CODES: [SqlState; 4] = [
     SqlState::IDLE_SESSION_TIMEOUT,
 ];
 
-/// Codes of a state that lasts until somebody changes the message or the database. Examples are a
-/// sort over `temp_file_limit`, a standby, and a missing table or privilege. If every message
-/// misses it, a migration is late. Other errors of class 42 are failures of the effect.
+/// States that last until somebody changes the message or the database, such as a sort over
+/// `temp_file_limit`, a standby, or a missing table. If every message misses it, a migration is
+/// late.
 const UNCLEAR_CODES: [SqlState; 6] = [
     SqlState::CONFIGURATION_LIMIT_EXCEEDED,
     SqlState::READ_ONLY_SQL_TRANSACTION,
@@ -41,13 +37,13 @@ const UNCLEAR_CODES: [SqlState; 6] = [
     SqlState::INSUFFICIENT_PRIVILEGE,
 ];
 
-/// A lock timeout or a cancelled statement. Stalled storage does this to any statement.
+/// Stalled storage may cancel any statement.
 const CONTENTION_CODES: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
 
 /// Class of serialization failures and deadlocks.
 const ROLLBACK_CLASS: &str = "40";
 
-/// A code of class 40 that concerns the statement: COMMIT found a violated deferred constraint.
+/// In class 40, but caused by the statement: COMMIT found a violated deferred constraint.
 const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
 
 /// The panic's message is not repeated.
@@ -55,20 +51,17 @@ const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATIO
 #[error("the effects panicked")]
 pub(super) struct EffectPanicked;
 
-/// Cause of a failure, as far as one error shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureCause {
     Message,
-    /// The message, but a missing dependency may come within minutes: a row, a saga, or the subject
-    /// of an application's error.
+    /// The message, but a missing row, saga or subject may come within minutes.
     Early,
     /// The message if others succeed; the database if none does.
     Unclear,
-    /// As `Unclear`, but the failure may pass by itself within minutes and affect only some
-    /// statements: a full disk, a lost session.
+    /// As `Unclear`, but the failure may pass by itself within minutes: a full disk, a lost
+    /// session.
     Passing,
-    /// Another transaction holds a lock, or the database is slow. A smaller transaction may
-    /// succeed.
+    /// Another transaction holds a lock, or the database is slow.
     Contention,
     Dependency,
 }
@@ -90,7 +83,7 @@ impl FailureCause {
             let error = cause.downcast_ref::<tokio_postgres::Error>()?;
             match error.as_db_error() {
                 Some(db) => Some(Self::of_code(db.code())),
-                // The connection is the application's own, because the consumer's is alive.
+                // The consumer's own connection is alive, so this one is the application's.
                 None if error.is_closed() || source_is_io(error) => Some(Self::Passing),
                 None => Some(Self::Message),
             }
@@ -98,8 +91,7 @@ impl FailureCause {
         found.unwrap_or(Self::Early)
     }
 
-    /// Returns the cause of a failure that ended the consumer's session. The session that crashes
-    /// the server gets no answer; the server sends 57P02 to all others.
+    /// The session that crashes the server has no answer; the server sends 57P02 to all others.
     pub(super) fn of_lost_session(error: &(dyn Error + 'static)) -> Self {
         let mut codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
         let is_anothers = codes.any(|db| *db.code() == SqlState::CRASH_SHUTDOWN);
@@ -160,8 +152,7 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns the first part of an error. The client's errors also print their causes, including the
-/// server's message.
+/// The client's errors also print their causes, including the server's message.
 fn first_words(error: &(dyn Error + 'static)) -> String {
     let text = error.to_string();
     let tail = error.source().map(|source| format!(": {source}")).unwrap_or_default();

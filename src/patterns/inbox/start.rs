@@ -1,10 +1,8 @@
 //! Decides at which offset a partition is read, from the offsets of the database, of Kafka, and of
 //! this process.
 //!
-//! Input: the rows in `consumer_offsets`, the group's committed offsets, the ends of the log.
-//! Output: per partition an offset to read from and an offset for the database; a log line if they
-//! do not fit. Invariant: a message that the database lacks is not skipped while the topic has it.
-//! In doubt, messages are read again, and their markers make this harmless.
+//! Invariant: a message that the database lacks is not skipped while the topic has it. In doubt,
+//! messages are read again, and their markers make this harmless.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +14,8 @@ use super::lag::{LogEnds, committed_offsets, partitions_of};
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DatabaseOffsets {
-    /// Rows in `consumer_offsets`.
     pub(super) next: BTreeMap<Partition, i64>,
-    /// Whether markers exist. Asked only if there is no row.
+    /// Asked only if there is no row.
     pub(super) has_markers: bool,
 }
 
@@ -27,12 +24,11 @@ pub(super) struct Start {
     pub(super) partition: Partition,
     pub(super) epoch: u64,
     pub(super) position: i64,
-    /// Offset in the database after the plan's rows are written.
+    /// After the plan's rows are written.
     pub(super) stored: i64,
     pub(super) went_back: bool,
 }
 
-/// Starts of all partitions, and the rows to write before reading.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) starts: Vec<Start>,
@@ -48,7 +44,7 @@ struct Facts {
     reached: Option<i64>,
     /// Highest known offset that the database has had.
     known: Option<i64>,
-    /// Whether the group's offset replaces a row, because the database is older than these rows.
+    /// Whether the group's offset replaces a row: the database is older than these rows.
     adopts: bool,
     low: i64,
     high: i64,
@@ -58,17 +54,17 @@ struct Facts {
 enum Finding {
     Fits,
     WentBack,
-    /// The database has no row, and the group has an offset.
+    /// The group has an offset, and the database has no row.
     Unknown,
     Recreated,
-    /// The database has an offset, and the group has none. It has expired, or the topic was created
-    /// again and is longer now.
+    /// The database has an offset, and the group has none: it has expired, or the topic was created
+    /// again.
     Forgotten,
 }
 
 impl Plan {
-    /// Asks the brokers and decides. Omits a partition without an answer. `may_adopt` means that
-    /// this process has seen no row: afterwards a missing row was lost.
+    /// Omits a partition without an answer. `may_adopt` means that this process has seen no row:
+    /// afterwards a missing row was lost.
     pub(super) fn make<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         topics: &[String],
@@ -78,8 +74,8 @@ impl Plan {
         let names: Vec<Partition> = partitions.iter().map(|it| it.partition.clone()).collect();
         let ends = LogEnds::ask(consumer, &names)?;
         let adopts = may_adopt && database.next.is_empty() && database.has_markers;
-        // The first rows are written for all partitions at once. If any row exists, a partition
-        // without one is new to this database.
+        // The first rows are written for all partitions at once, so a missing row means a new
+        // partition.
         let asked = if adopts { partitions_of(consumer, topics)? } else { names };
         let committed = committed_offsets(consumer, &asked)?;
         let mut plan = Self::default();
@@ -119,11 +115,11 @@ impl Plan {
 }
 
 impl Facts {
-    /// Returns the offset to read from, the resulting offset of the database, and the relation.
+    /// Offset to read from, resulting offset of the database, and relation.
     fn decide(&self) -> (i64, i64, Finding) {
         let in_log = self.reached.filter(|next| *next <= self.high);
         let (position, stored, finding) = match self.row {
-            // The database's offset belongs to another log and is unrelated to this one.
+            // The database's offset belongs to another log.
             Some(row) if row > self.high => {
                 let position = in_log.unwrap_or(self.low);
                 (position, position, Finding::Recreated)
@@ -225,7 +221,6 @@ mod tests {
         assert_eq!(facts(Some(40), Some(60)).decide(), (40, 40, Finding::WentBack));
         assert_eq!(facts(Some(60), Some(60)).decide(), (60, 60, Finding::Fits));
         assert_eq!(facts(Some(60), Some(40)).decide(), (40, 60, Finding::Fits));
-        // The group's offsets have expired, or the database's offsets belong to another log.
         assert_eq!(facts(Some(60), None).decide(), (10, 10, Finding::Forgotten));
         assert_eq!(facts(Some(10), None).decide(), (10, 10, Finding::Fits));
     }
@@ -267,8 +262,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every message below the position is covered by the row, handled here without a step
-        /// back, adopted from the group at the first start, or not in the log.
+        /// Every message below the position is covered by the row, handled here, adopted from the
+        /// group at the first start, or not in the log.
         #[test]
         fn nothing_that_the_database_lacks_is_skipped(
             row in proptest::option::of(0_i64..120),
@@ -291,8 +286,6 @@ mod tests {
                 position == low || in_database || in_process || taken_over || of_another_log,
                 "{facts:?}: {position}"
             );
-            // A row only decreases if the log may be another one, and never exceeds the start
-            // position.
             prop_assert!(row.is_none_or(|row| kept == row || row > facts.high || reached.is_none()));
             prop_assert!(row.is_some() || kept <= position);
         }

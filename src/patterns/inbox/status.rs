@@ -1,7 +1,4 @@
-//! Current status of a consumer: partitions, lag, waiting messages.
-//!
-//! Input: updates of the group and of transactions. Output: a `ConsumerStatus`, read through
-//! [`ConsumerCounters`](super::ConsumerCounters), and the reason why the consumer is not ready.
+//! Current status of a consumer, read through [`ConsumerCounters`](super::ConsumerCounters).
 //! Invariant: the status contains no key and no payload.
 
 use serde::Serialize;
@@ -17,36 +14,30 @@ const TYPE_CHARS_MAX: usize = 100;
 pub struct ConsumerStatus {
     /// Number of assigned partitions.
     pub partitions: u64,
-    /// Whether the group has ever assigned partitions to the consumer. Members beyond the number of
-    /// partitions have none.
+    /// Whether the group has ever assigned partitions to the consumer.
     pub has_joined: bool,
-    /// Number of unhandled messages in the assigned partitions, updated every 5 s; `None` while the
-    /// brokers do not answer. The end of a Kafka transaction counts until a later message is
-    /// received.
+    /// Number of unhandled messages, updated every 5 s; `None` while the brokers do not answer. The
+    /// end of a Kafka transaction counts until a later message is received.
     pub lag_messages: Option<u64>,
     /// Time when a message was last handled, in milliseconds since the Unix epoch.
     pub progress_ms: Option<i64>,
     /// Whether the last transaction found the database unavailable, or nothing has succeeded since
-    /// a failure that may be the database's. A consumer without messages asks the database every 5
-    /// s.
+    /// a failure that may be the database's.
     pub is_database_unavailable: bool,
     /// Whether the brokers did not answer the last request, sent every 5 s.
     pub are_brokers_unavailable: bool,
-    /// Time when the brokers had not answered for 15 s, in milliseconds since the Unix epoch;
-    /// `None` while they answer. The consumer then adds its bootstrap servers to the Kafka client
-    /// again.
+    /// Time when the brokers had not answered for 15 s, in milliseconds since the Unix epoch. The
+    /// consumer then adds its bootstrap servers again.
     pub brokers_lost_ms: Option<i64>,
-    /// Number of waiting messages: retries, later messages of their keys, and messages that wait
-    /// for earlier ones of their aggregates.
+    /// Number of messages that wait for a retry or for an earlier message.
     pub waiting_messages: u64,
     /// The message that has failed for the longest time.
     pub failing: Option<FailingMessage>,
-    /// Number of assigned partitions that are paused because too many of their messages wait.
+    /// Number of partitions that are paused because too many of their messages wait.
     pub paused_partitions: u64,
-    /// The message that most others wait for, if it has failed for 5 s. It is in a paused
-    /// partition, or 1,000 later messages of its key wait.
+    /// The message that most others wait for, if it has failed for 5 s.
     pub blocking: Option<FailingMessage>,
-    /// Oldest dead letter that has been unconfirmed for 5 s. Later messages of its key wait.
+    /// Oldest dead letter that has been unconfirmed for 5 s.
     pub unpublished: Option<UnpublishedLetter>,
 }
 
@@ -62,7 +53,7 @@ pub struct UnpublishedLetter {
     pub since_ms: i64,
 }
 
-/// A message that has failed and waits for another attempt.
+/// A message that waits for another attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FailingMessage {
@@ -70,17 +61,17 @@ pub struct FailingMessage {
     pub topic: String,
     /// Partition of the message.
     pub partition: i32,
-    /// Offset of the message in its partition.
+    /// Offset of the message.
     pub offset: i64,
     /// Id of the message, a UUID.
     pub id: String,
     /// First 100 characters of its event type.
     pub event_type: String,
-    /// Reason of the last failure. For an error of Postgres, it has the SQLSTATE and names.
+    /// Reason of the last failure. For an error of Postgres: SQLSTATE and names.
     pub reason: String,
     /// Time of the first failure, in milliseconds since the Unix epoch.
     pub first_failed_ms: i64,
-    /// Number of later messages of its key that wait behind it.
+    /// Number of later messages of its key.
     pub behind: u64,
 }
 
@@ -112,9 +103,9 @@ impl FailingMessage {
 }
 
 impl ConsumerStatus {
-    /// Returns the reason why the consumer cannot process any message, the messages of some
-    /// partitions, or the messages behind one message. A consumer that processes other messages
-    /// while some fail is ready: see [`failing`](Self::failing).
+    /// Reason why the consumer cannot process any message, the messages of some partitions, or the
+    /// messages behind one message. A consumer that processes other messages while some fail is
+    /// ready: see [`failing`](Self::failing).
     pub fn not_ready_reason(&self) -> Option<String> {
         match (&self.failing, &self.blocking) {
             (Some(FailingMessage { event_type, reason, .. }), _)

@@ -1,10 +1,9 @@
 //! Appends events to the outbox, inside the caller's transaction.
 //!
 //! Input: a transaction that also changes the business rows, and [`Event`]s. Output: an outbox row
-//! per event with the next number of its aggregate, or a [`WriterError`]. Invariant: the event
-//! exists if and only if the transaction commits. The numbers of an aggregate rise in commit order,
-//! without gaps. The module needs [`Piece::Outbox`](crate::migrations::Piece::Outbox). Other
-//! languages call the same SQL functions.
+//! per event, or a [`WriterError`]. Invariant: the numbers of an aggregate rise in commit order,
+//! without gaps. Needs [`Piece::Outbox`](crate::migrations::Piece::Outbox). Other languages call
+//! the same SQL functions.
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +29,7 @@ use uuid::Uuid;
 use crate::table_error::TableFault;
 use crate::traceparent::Traceparent;
 
-/// An event for the outbox, without effect until it is appended.
+/// An event for the outbox.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
 #[non_exhaustive]
@@ -41,17 +40,16 @@ pub struct Event {
     pub aggregate_type: String,
     /// Id of the aggregate. It becomes the record's key.
     pub aggregate_id: String,
-    /// Event type. It becomes the topic unless the relay's `[route]` sets another one.
+    /// Event type, which becomes the topic unless the relay's `[route]` sets another one.
     pub event_type: String,
-    /// The record's value. `None` is NULL in SQL and becomes a null value: a tombstone.
+    /// `None` becomes a null value: a tombstone.
     payload: Option<Payload>,
-    /// Trace that the event belongs to. It becomes the header `traceparent`.
+    /// Trace of the event, sent as the header `traceparent`.
     pub traceparent: Option<Traceparent>,
 }
 
 impl Event {
-    /// Creates an event with a new id. A payload of JSON `null` is not a
-    /// [`tombstone`](Self::tombstone).
+    /// Creates an event with a new id. JSON `null` is not a [`tombstone`](Self::tombstone).
     pub fn new(
         aggregate_type: impl Into<String>,
         aggregate_id: impl Into<String>,
@@ -62,13 +60,12 @@ impl Event {
         Self { payload: Some(Payload::Value(payload)), ..tombstone }
     }
 
-    /// Replaces the payload by serialized JSON, which keeps the digits of numbers: a
-    /// `serde_json::Value` turns `1.50` into 1.5 and rounds large numbers.
+    /// Replaces the payload by serialized JSON, which keeps the digits of numbers such as `1.50`.
     pub fn with_json(self, payload: &RawValue) -> Self {
         Self { payload: Some(Payload::Written(payload.get().to_owned())), ..self }
     }
 
-    /// Creates an event with a null value, so a compacted topic deletes the earlier records of the
+    /// Creates an event with a null value: a compacted topic deletes the earlier records of the
     /// key.
     pub fn tombstone(
         aggregate_type: impl Into<String>,
@@ -85,7 +82,7 @@ impl Event {
         }
     }
 
-    /// Makes the event part of this trace: of the current request, or of the handled message.
+    /// Makes the event part of this trace.
     pub fn with_traceparent(self, traceparent: impl Into<Option<Traceparent>>) -> Self {
         Self { traceparent: traceparent.into(), ..self }
     }
@@ -103,7 +100,7 @@ enum Payload {
 
 impl ToSql for Payload {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        // Version of jsonb's binary form, then the text (jsonb_recv).
+        // Version of jsonb's binary form (jsonb_recv).
         out.put_u8(1);
         match self {
             Self::Value(value) => serde_json::to_writer(out.writer(), value)?,
@@ -123,7 +120,7 @@ impl ToSql for Payload {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriterError {
-    /// The functions or their tables do not exist, or an earlier version created them.
+    /// The functions or their tables do not exist, or have an earlier version.
     #[error("the function `outbox_append` or `outbox_append_all`, or its tables do not exist")]
     Missing(#[source] tokio_postgres::Error),
     /// The role lacks a privilege on the functions or tables.
@@ -132,7 +129,7 @@ pub enum WriterError {
     /// An event with this id exists already.
     #[error("the outbox already has an event with this id")]
     Repeated(#[source] tokio_postgres::Error),
-    /// The function refuses a value of the event, which the source error names.
+    /// The function refuses a value, which the source error names.
     #[error(
         "an event has an empty aggregate type, aggregate id or event type, or a control character in a type"
     )]
@@ -143,7 +140,7 @@ pub enum WriterError {
 }
 
 impl WriterError {
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing(_) => Some(
@@ -159,7 +156,7 @@ impl WriterError {
         }
     }
 
-    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Error of Postgres, with its SQLSTATE.
     pub fn database(&self) -> &tokio_postgres::Error {
         match self {
             Self::Missing(error)
@@ -183,7 +180,6 @@ impl From<tokio_postgres::Error> for WriterError {
     }
 }
 
-/// The consumer retries the message.
 #[cfg(feature = "inbox")]
 impl From<WriterError> for crate::inbox::Failure {
     fn from(error: WriterError) -> Self {
@@ -191,18 +187,16 @@ impl From<WriterError> for crate::inbox::Failure {
     }
 }
 
-/// Appends one event. Returns its number among the events of its aggregate, from 1.
+/// Appends one event. Returns its number within its aggregate, from 1.
 ///
-/// The aggregate's counter stays locked until the transaction ends, so writers of one aggregate
-/// wait for each other. Transactions that append to several aggregates must use one order
-/// everywhere, because otherwise they may deadlock.
+/// Writers of one aggregate wait for each other until the transaction ends. Transactions that
+/// append to several aggregates must use one order everywhere, because otherwise they may deadlock.
 pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64, WriterError> {
     let Some(payload) = &event.payload else {
         let numbers = append_all(transaction, std::slice::from_ref(event)).await?;
         let [number] = numbers.as_slice() else { unreachable!("an event has one number") };
         return Ok(*number);
     };
-    // The statement gives its types, so it needs one round trip and no preparation.
     let row = transaction
         .query_typed_one(
             "SELECT outbox_append($1, $2, $3, $4, $5, $6)",
@@ -219,11 +213,9 @@ pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64,
     row.try_get(0).map_err(WriterError::Database)
 }
 
-/// Appends several events in one round trip, all or none. Returns the number of each event among
-/// the events of its aggregate.
+/// Appends several events in one round trip, all or none, and returns their numbers.
 ///
-/// The counters are locked in a fixed order, so transactions that append everything in one call
-/// cannot deadlock.
+/// Counters are locked in a fixed order, so transactions with one call each cannot deadlock.
 pub async fn append_all(
     transaction: &Transaction<'_>,
     events: &[Event],

@@ -1,8 +1,7 @@
 //! Applies deadline and timer events to due sagas, and counts open sagas.
 //!
-//! Input: the database's clock. Output: each saga's next state and events, in one transaction per
-//! saga. Invariant: only one process takes a saga at a time, and a failing saga does not block
-//! others. A deadline recurs, with growing pauses, until the saga ends.
+//! Invariant: one process takes a saga at a time, in its own transaction, and a failing saga does
+//! not block others. A deadline recurs, with growing pauses, until the saga ends.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,7 +11,6 @@ use tokio_postgres::{Client, GenericClient, Transaction};
 
 use super::{Cause, Saga, SagaError, advance, timers};
 
-/// Maximum number of sagas, and of timers, per round.
 const BATCH: u32 = 100;
 
 /// Counts of the open sagas of one kind.
@@ -21,7 +19,7 @@ const BATCH: u32 = 100;
 pub struct OpenSagas {
     /// Number of sagas that have not ended.
     pub open: u64,
-    /// Number of open sagas whose deadline has passed.
+    /// Open sagas whose deadline has passed.
     pub overdue: u64,
 }
 
@@ -43,7 +41,7 @@ impl DueRound {
 }
 
 /// Runs rounds, such as [`fire_due`], until the future is dropped. The next round follows a full
-/// round at once, and otherwise after `interval`. Errors go to `on_error`.
+/// round at once, and otherwise after `interval`.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -77,11 +75,10 @@ pub async fn run_deadlines<F, E>(
     }
 }
 
-/// Runs one round. Applies [`Saga::deadline_passed`] and [`Saga::timer_fired`] for due deadlines
-/// and timers, each in its own transaction. Each deadline is postponed by `timeout` ([`overdue`]).
+/// Applies [`Saga::deadline_passed`] and [`Saga::timer_fired`] for due deadlines and timers, each
+/// in its own transaction. Each deadline is postponed by `timeout` ([`overdue`]).
 ///
-/// An error is returned after the other sagas were tried. The failed saga or timer is due again
-/// later.
+/// An error is returned after the other sagas were tried; the failed one is due again later.
 pub async fn fire_due<S: Saga>(
     client: &mut Client,
     timeout: Duration,
@@ -105,8 +102,7 @@ pub async fn fire_due<S: Saga>(
     failure.map_or(Ok(DueRound { deadlines: late.len(), timers: due.len() }), Err)
 }
 
-/// Commits a successful transaction. A failed COMMIT, for example of a deferred constraint, is also
-/// this saga's failure.
+/// A failed COMMIT, for example of a deferred constraint, is also this saga's failure.
 async fn end(transaction: Transaction<'_>, fired: Result<(), SagaError>) -> Result<(), SagaError> {
     fired?;
     Ok(transaction.commit().await?)
@@ -116,10 +112,8 @@ async fn end(transaction: Transaction<'_>, fired: Result<(), SagaError>) -> Resu
 /// sagas.
 ///
 /// Each deadline is postponed by `timeout`, next time by twice as much, up to 64 times. Otherwise
-/// events would pile up during an outage of their consumers.
-///
-/// Commit the postponement before you advance the sagas, each in its own transaction, so that a
-/// failing saga does not block the others. [`fire_due`] does all of this.
+/// events would pile up during an outage of their consumers. Commit the postponement before you
+/// advance the sagas. [`fire_due`] does all of this.
 pub async fn overdue<S: Saga>(
     transaction: &Transaction<'_>,
     timeout: Duration,
@@ -144,7 +138,7 @@ pub async fn overdue<S: Saga>(
 }
 
 /// Counts the open sagas of a kind, and those that have passed a deadline, even if it was
-/// postponed. Cheap: reads only open sagas.
+/// postponed. Reads only open sagas.
 pub async fn count_open<S: Saga>(client: &impl GenericClient) -> Result<OpenSagas, SagaError> {
     let sql = "SELECT count(*), \
                count(*) FILTER (WHERE put_off > 0 OR deadline < statement_timestamp()) \

@@ -62,7 +62,7 @@ pub enum SagaError {
 }
 
 impl SagaError {
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Outbox(error) => error.hint(),
@@ -94,7 +94,7 @@ impl SagaError {
         }
     }
 
-    /// Returns the error of Postgres, for callers that distinguish errors by SQLSTATE.
+    /// Error of Postgres, with its SQLSTATE.
     pub fn database(&self) -> Option<&Error> {
         match self {
             Self::Outbox(error) => Some(error.database()),

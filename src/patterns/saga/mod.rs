@@ -1,16 +1,15 @@
 //! Sagas: processes over several services that complete or are compensated, and never hang.
 //!
-//! Input: the events of one saga in any order, with repeats, and the clock. Output: the next state
-//! and the emitted events, written in one transaction with the outbox, or a [`SagaError`].
+//! Input: the events of one saga in any order, and the clock. Output: the next state and the
+//! emitted events, written with the outbox, or a [`SagaError`].
 //!
-//! Invariant: [`Saga::apply`] is pure, so every order of events can be tested. An open saga has a
-//! deadline, and [`run_deadlines`] applies an event to each overdue saga until it ends.
+//! Invariant: [`Saga::apply`] is pure. An open saga has a deadline, and [`run_deadlines`] applies
+//! an event to each overdue saga until it ends.
 //!
-//! The module needs [`Piece::Saga`](crate::migrations::Piece::Saga) and
+//! Needs [`Piece::Saga`](crate::migrations::Piece::Saga) and
 //! [`Piece::Outbox`](crate::migrations::Piece::Outbox). The caller filters duplicates (`inbox`).
-//!
-//! To tolerate reordered events, store *facts* that only grow (paid, then refunded), and derive
-//! status and timers from them.
+//! Store *facts* that only grow, and derive status and timers from them, so that the order of
+//! events does not matter.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -103,50 +102,44 @@ use crate::traceparent::Traceparent;
 
 /// The state of a process, and its transitions.
 pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
-    /// Name of this kind of saga in the tables, and the aggregate type of its events.
+    /// Kind of saga in the tables, and aggregate type of its events.
     const KIND: &'static str;
     /// Type of the events that the saga handles.
     type Event: Send + Sync;
 
-    /// Applies one event and returns the events to emit. Must not fail: a late or repeated event
-    /// changes nothing.
+    /// Applies one event and returns the events to emit. A late or repeated event changes nothing.
     fn apply(&mut self, event: &Self::Event) -> Vec<Emitted>;
 
-    /// Returns the name of an event for the history.
+    /// Name of an event for the history.
     fn name(event: &Self::Event) -> &'static str;
 
-    /// Returns the status, derived from the state.
+    /// Status, derived from the state.
     fn status(&self) -> &'static str;
 
-    /// Whether the saga has ended. An event that would reopen it is refused
-    /// ([`SagaError::Reopened`]).
+    /// Whether the saga has ended. An event must not reopen it ([`SagaError::Reopened`]).
     fn has_ended(&self) -> bool;
 
-    /// Returns the event to apply each time the deadline has passed, usually to compensate
-    /// everything.
+    /// Event that is applied each time the deadline has passed, usually to compensate everything.
     fn deadline_passed() -> Self::Event;
 
-    /// Returns the event with which an operator compensates the saga
-    /// ([`OperatorAction::Compensate`]).
+    /// Event with which an operator compensates the saga ([`OperatorAction::Compensate`]).
     fn compensation() -> Self::Event {
         Self::deadline_passed()
     }
 
-    /// Returns the timers that run in this state. After each event, new timers are set, missing
-    /// timers are cancelled, and the others keep their time. A fired timer that is still listed is
-    /// set again.
+    /// Timers that run in this state. After each event, new timers are set, missing ones are
+    /// cancelled, and the others keep their time. A fired timer that is still listed is set again.
     fn timers(&self) -> Vec<Timer> {
         Vec::new()
     }
 
-    /// Returns the event for a fired timer, or `None` for a name that only an earlier version used.
+    /// Event of a fired timer, or `None` for a name that only an earlier version used.
     fn timer_fired(name: &str) -> Option<Self::Event> {
         let _ = name;
         None
     }
 
     /// Writes a new status to the caller's own tables, in the transaction that changes the status.
-    /// Called for messages, the clock and operators.
     fn status_changed(
         transaction: &Transaction<'_>,
         id: &str,
@@ -165,9 +158,9 @@ pub struct Emitted {
     pub event_type: &'static str,
     /// The record's value.
     pub payload: serde_json::Value,
-    /// Type and id of the aggregate, which is the record's key. `None` means the saga itself.
+    /// Type and id of the aggregate, the record's key. `None` means the saga itself.
     pub aggregate: Option<(String, String)>,
-    /// Trace of the event. `None` means the trace of the message that advanced the saga, if any.
+    /// Trace of the event. `None` means the trace of the message that advanced the saga.
     pub traceparent: Option<Traceparent>,
 }
 
@@ -177,7 +170,7 @@ impl Emitted {
         Self { event_type, payload, aggregate: None, traceparent: None }
     }
 
-    /// Makes this an event of another aggregate, ordered among its events.
+    /// Makes this an event of another aggregate.
     #[must_use]
     pub fn of_aggregate(
         mut self,
@@ -188,7 +181,7 @@ impl Emitted {
         self
     }
 
-    /// Makes the event part of this trace, for example of the request that starts the saga.
+    /// Makes the event part of this trace.
     #[must_use]
     pub fn with_traceparent(mut self, traceparent: impl Into<Option<Traceparent>>) -> Self {
         self.traceparent = traceparent.into();

@@ -1,8 +1,5 @@
-//! Operator actions: list, show, advance, compensate and delete sagas.
-//!
-//! Input: a kind of saga, an id, an age. Output: printable rows without state or payload, or the
-//! effect of an action. Invariant: a plan executes the action and rolls it back. Each action may be
-//! repeated.
+//! Operator actions: list, show, advance, compensate and delete sagas. Invariant: rows have no
+//! state or payload, and each action may be repeated.
 
 use std::time::Duration;
 
@@ -103,8 +100,8 @@ fn summary(row: &Row) -> Result<SagaSummary, SagaError> {
     })
 }
 
-/// Returns the open sagas, ordered by their next deadline. `only_overdue` selects sagas that have
-/// passed a deadline, even if it was postponed.
+/// Returns the open sagas by their next deadline. `only_overdue` selects sagas that have passed a
+/// deadline.
 pub async fn list<S: Saga>(
     client: &impl GenericClient,
     only_overdue: bool,
@@ -119,7 +116,7 @@ pub async fn list<S: Saga>(
     rows.iter().map(summary).collect()
 }
 
-/// Returns a saga with its timers and its history, if it exists.
+/// Returns a saga with its timers and its history.
 pub async fn show<S: Saga>(
     client: &impl GenericClient,
     id: &str,
@@ -137,7 +134,7 @@ pub async fn show<S: Saga>(
     Ok(Some(SagaDetails { summary: summary(&row)?, timers, history }))
 }
 
-/// Applies an action to a saga. Without `execute`, it is rolled back and the result is the plan.
+/// Applies an action. Without `execute`, it is rolled back and the result is the plan.
 pub async fn act<S: Saga>(
     client: &mut Client,
     id: &str,
@@ -158,12 +155,11 @@ pub async fn act<S: Saga>(
     Ok(transition)
 }
 
-/// Deletes up to `batch` sagas that ended more than `older_than` ago, oldest first, with their
-/// history and the sequence of their events. Skips locked sagas. Call it until it deletes fewer
-/// than `batch`.
+/// Deletes up to `batch` sagas that ended more than `older_than` ago, with their history and the
+/// sequence of their events. Skips locked sagas.
 ///
-/// A later event of a deleted saga fails with [`SagaError::Unknown`]. `older_than` must exceed the
-/// topics' retention time and the time for which dead letters are redriven.
+/// A later event of a deleted saga fails with [`SagaError::Unknown`], so `older_than` must exceed
+/// the topics' retention time and the time for which dead letters are redriven.
 pub async fn clean_ended<S: Saga>(
     client: &impl GenericClient,
     older_than: Duration,

@@ -1,7 +1,4 @@
-//! Starts sagas in Postgres, applies events to them, and reads them.
-//!
-//! Input: the caller's transaction, a saga's id, an event. Output: a `Transition`; the new state, a
-//! history entry, timers and outbox rows in the caller's transaction. Invariant: a saga's row is
+//! Starts sagas in Postgres, applies events to them, and reads them. Invariant: a saga's row is
 //! locked while an event is applied.
 
 use std::time::Duration;
@@ -25,13 +22,13 @@ pub struct Transition {
     pub from: String,
     /// Status after the event; may equal `from`.
     pub to: &'static str,
-    /// Whether the state changed. A repeated or late event changes nothing.
+    /// Whether the state changed, which a repeated or late event does not cause.
     pub changed: bool,
     /// Whether the saga ended with this event.
     pub ended: bool,
     /// Whether the saga has ended, with this event or before.
     pub has_ended: bool,
-    /// Whether [`start_or_advance`] started the saga for this event.
+    /// Whether [`start_or_advance`] started the saga.
     pub started: bool,
     /// Types of the emitted events, in order.
     pub emitted: Vec<&'static str>,
@@ -65,8 +62,8 @@ pub struct HistoryEntry {
 /// Starts a saga in the caller's transaction, emits its first events and sets its timers. Its
 /// deadline is `timeout` from now.
 ///
-/// If the saga exists, the result is [`SagaError::Exists`], nothing was written, and the
-/// transaction may continue. If the start may come twice or late, use [`start_or_advance`].
+/// Result [`SagaError::Exists`]: nothing was written, and the transaction may continue. If the
+/// start may come twice or late, use [`start_or_advance`].
 pub async fn start<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -104,12 +101,11 @@ impl<S> NewSaga<S> {
     }
 }
 
-/// Applies an event to a saga in the caller's transaction, and starts the saga first if it does not
-/// exist ([`Transition::started`]). Otherwise this works as [`advance`].
+/// Applies an event as [`advance`] does, and starts the saga first if it does not exist
+/// ([`Transition::started`]).
 ///
-/// Make the start an event like the others, and let [`Saga::apply`] emit the first events for it.
-/// Concurrent starts of one saga wait for each other. An event after the saga's deletion
-/// ([`clean_ended`](super::clean_ended)) starts it again.
+/// Make the start an event like the others, and let [`Saga::apply`] emit the first events. An event
+/// after the saga's deletion ([`clean_ended`](super::clean_ended)) starts it again.
 pub async fn start_or_advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -122,15 +118,13 @@ pub async fn start_or_advance<S: Saga>(
     let loaded = load_locked::<S>(transaction, id).await?;
     let transition = step(transaction, id, loaded, event, cause.clone()).await?;
     if started && !transition.changed {
-        // The saga is new, though the event did not change its state.
         let entry = NewEntry { event: S::name(event), status: transition.to, cause: cause.id };
         append_history::<S>(transaction, id, entry).await?;
     }
     Ok(Transition { started, ..transition })
 }
 
-/// Inserts the saga's row. Returns false if the row exists, perhaps from a transaction that this
-/// one waited for.
+/// Returns false if the row exists.
 async fn insert<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -156,9 +150,8 @@ async fn insert<S: Saga>(
     Ok(inserted.is_some())
 }
 
-/// Applies an event to a saga in the caller's transaction. The saga stays locked until the
-/// transaction ends. The history keeps the message's id, and emitted events continue the message's
-/// trace.
+/// Applies an event to a saga in the caller's transaction, which keeps the saga locked. Emitted
+/// events continue the message's trace.
 pub async fn advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -169,7 +162,7 @@ pub async fn advance<S: Saga>(
     step(transaction, id, loaded, event, cause.into()).await
 }
 
-/// Origin of an event. The default has no message: the event comes from an operator or the clock.
+/// Origin of an event. By default, an operator or the clock.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Cause {
@@ -200,12 +193,10 @@ impl From<&crate::inbox::Message> for Cause {
     }
 }
 
-/// A saga that is locked until the transaction ends.
 pub(super) struct Locked<S> {
     view: SagaView<S>,
-    /// Whether the saga is open according to its row, which another version may have written: an
-    /// open saga has a deadline, an ended saga an end time. A row of another program has neither,
-    /// and the state decides.
+    /// An open saga has a deadline in its row, an ended saga an end time. A row of another program
+    /// has neither, and the state decides.
     is_open: Option<bool>,
 }
 
@@ -236,8 +227,7 @@ pub(super) async fn step<S: Saga>(
     let was_open = is_open.unwrap_or(!state.has_ended());
     let to_json =
         |state: &S| serde_json::to_value(state).map_err(|source| invalid_state::<S>(id, source));
-    // A comparison with the stored text would report a change for each field that is new in this
-    // version.
+    // A comparison with the stored text would report each field that is new in this version.
     let before = to_json(&state)?;
     let had_timers = was_open && !state.timers().is_empty();
     let emitted = state.apply(event);
@@ -281,7 +271,7 @@ pub(super) async fn step<S: Saga>(
     Ok(Transition { from, to, changed: true, ended, has_ended, started: false, emitted })
 }
 
-/// Returns the current state of a saga, if it exists.
+/// Returns the current state of a saga.
 pub async fn view<S: Saga>(
     client: &impl GenericClient,
     id: &str,

@@ -1,9 +1,8 @@
-//! The guard as a tower layer in front of an endpoint's handler. The layer reads key and body, and
-//! replays, waits or refuses. A request that passes carries its [`Attempt`] in its extensions.
+//! The guard as a tower layer in front of a handler. A request that passes carries its [`Attempt`]
+//! in its extensions.
 //!
-//! Input: an HTTP request, the name of the guarded operation, and a closure that returns the
-//! caller. The closure has no default, because callers that share a scope share their keys. Output:
-//! the handler's response, a stored response, or a problem (RFC 9457):
+//! Input: an HTTP request, the name of the operation, and a closure that returns the caller.
+//! Output: the handler's response, a stored response, or a problem (RFC 9457):
 //!
 //! * 400 without a usable key, 403 without a caller
 //! * 408 for a body that is too slow, 413 for one that is too large
@@ -14,13 +13,12 @@
 //! free before its response is sent. A success without [`Attempt::run`] is an error.
 //!
 //! Put a layer that limits the time of a request outside this one; in axum, add it after this one.
-//! The client then gets its answer, the work continues, and the next attempt finds its response. A
-//! handler that hangs keeps its Postgres session and its key, so bound its waits (for example
-//! `statement_timeout`).
+//! The work then continues, and the next attempt finds its response. A handler that hangs keeps its
+//! session and its key, so bound its waits (`statement_timeout`).
 //!
 //! # An endpoint
 //!
-//! With a driver other than tokio-postgres, the handler calls [`Attempt::run_in`].
+//! With other drivers than tokio-postgres, the handler calls [`Attempt::run_in`].
 //!
 //! ```
 //! use axum::extract::{Extension, State};
@@ -92,10 +90,9 @@ use problem::Problem;
 
 const KEY_HEADER: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Default maximum body size. Deeply nested JSON of this size takes a few milliseconds to
-/// canonicalize.
+/// Deeply nested JSON of this size takes a few milliseconds to canonicalize.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// Default maximum time for a body. A slower client would occupy a connection and memory.
+/// A slower client would occupy a connection and memory.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Puts the guard in front of a service.
@@ -111,17 +108,14 @@ pub struct IdempotencyLayer<C> {
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
     /// Creates a layer. `operation` names the handler's action, such as `POST /orders`. Each
-    /// handler needs its own name, which must never change, because the fingerprint contains it
-    /// with method and URI.
+    /// handler needs its own name, which must never change, because the fingerprint contains it.
     ///
-    /// The URI alone does not distinguish handlers, because `Router::nest` strips its prefix before
-    /// this layer sees the request. Handlers that share a name would get each other's responses. If
-    /// the prefix has a parameter (`/accounts/{id}`), put the layer outside the router that nests.
+    /// The URI alone does not distinguish handlers: `Router::nest` strips its prefix before this
+    /// layer. If the prefix has a parameter (`/accounts/{id}`), put the layer outside the router
+    /// that nests.
     ///
-    /// `caller` returns the owner of a request's keys: an authenticated account or tenant, never an
-    /// unverified value from the client. It is the scope of [`Request::new`], 1 to 255 bytes.
-    /// `None` is refused with 403. A caller that uses a key for two operations gets 422 for the
-    /// second.
+    /// `caller` returns the authenticated owner of a request's keys, the scope of [`Request::new`].
+    /// `None` is refused with 403. A key that is used for two operations gets 422.
     pub fn new(guard: Guard, operation: impl Into<Arc<str>>, caller: C) -> Self {
         Self {
             guard,
@@ -133,16 +127,15 @@ impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
         }
     }
 
-    /// Accepts requests without a key. They are not guarded: [`Attempt::run`] runs the effect and
-    /// commits each time, and the layer does not call `caller` or read the body. A key that is sent
-    /// must still be valid.
+    /// Accepts requests without a key. They are not guarded: [`Attempt::run`] runs the effect each
+    /// time. A key that is sent must still be valid.
     #[must_use]
     pub fn key_optional(mut self) -> Self {
         self.key_is_optional = true;
         self
     }
 
-    /// Sets the maximum size of a body in bytes; 64 KiB by default. Bodies are kept in memory.
+    /// Sets the maximum size of a body in bytes; 64 KiB by default.
     #[must_use]
     pub fn body_bytes_max(mut self, bytes: usize) -> Self {
         self.body_bytes_max = bytes;
@@ -165,7 +158,7 @@ impl<C: Clone, S> Layer<S> for IdempotencyLayer<C> {
     }
 }
 
-/// A service behind the guard. Requests with a safe method (GET, HEAD, OPTIONS, TRACE) pass.
+/// A service behind the guard. Safe methods (GET, HEAD, OPTIONS, TRACE) pass.
 #[derive(Debug, Clone)]
 pub struct Idempotency<C, S> {
     layer: IdempotencyLayer<C>,
@@ -287,7 +280,7 @@ fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
 }
 
 impl Outcome {
-    /// Returns the response for the client. A replay is marked `Idempotent-Replayed: true`. Other
+    /// Returns the client's response. A replay is marked `Idempotent-Replayed: true`. Other
     /// outcomes are problems: 409 with Retry-After, or 422.
     pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
         match self {

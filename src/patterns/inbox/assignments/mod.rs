@@ -1,9 +1,5 @@
-//! The assigned partitions, the epoch of each assignment, and the offset up to which each partition
-//! is handled.
-//!
-//! Input: assignments, revocations, start positions, received and handled records, the database's
-//! offsets. Output: whether a record still belongs to this member, offsets for the database and
-//! Kafka, the lag. Pure.
+//! Assigned partitions, the epoch of each assignment, and the offset up to which it is handled.
+//! Pure.
 //!
 //! Invariants:
 //!
@@ -17,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use postrider_core::record::StoredRecord;
 
-/// Topic and partition number.
 pub(super) type Partition = (String, i32);
 
 #[derive(Debug)]
@@ -26,7 +21,7 @@ pub(super) struct ReceivedRecord {
     pub(super) position: RecordPosition,
 }
 
-/// Position of a record, and the epoch of the assignment in which it was received.
+/// Position of a record, and the epoch in which it was received.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RecordPosition {
     partition: Partition,
@@ -37,7 +32,7 @@ pub(super) struct RecordPosition {
 #[derive(Debug, Default)]
 pub(super) struct Assignments {
     partitions: BTreeMap<Partition, Assignment>,
-    /// Epoch of the last assignment, from 1.
+    /// From 1.
     epoch: u64,
     /// Partitions that any member of the group has read.
     known: BTreeSet<Partition>,
@@ -48,11 +43,10 @@ struct Assignment {
     epoch: u64,
     /// Whether the start of reading is decided.
     has_begun: bool,
-    /// Offset after the last handled record of this assignment.
     after_handled: Option<i64>,
-    /// Offset after the last received record, or else the start offset if known.
+    /// Offset after the last received record, or else the start offset.
     expected: Option<i64>,
-    /// Offsets of records that were received and are not handled.
+    /// Offsets of received records.
     unhandled: BTreeSet<i64>,
     stored: Option<i64>,
     committed: Option<i64>,
@@ -71,7 +65,7 @@ pub(super) struct Unverified {
 pub(super) struct Advance {
     pub(super) partition: Partition,
     pub(super) epoch: u64,
-    /// Last known offset in the database. A smaller one means that the database has gone back.
+    /// A smaller offset means that the database has gone back.
     pub(super) at_least: i64,
     /// Every record before this offset is handled.
     pub(super) next: i64,
@@ -84,7 +78,6 @@ impl RecordPosition {
 }
 
 impl Assignments {
-    /// Adds newly assigned partitions, which are read after their start is decided.
     pub(super) fn assign(&mut self, partitions: impl IntoIterator<Item = Partition>) {
         self.epoch += 1;
         let epoch = self.epoch;
@@ -95,7 +88,7 @@ impl Assignments {
         self.partitions.retain(|partition, _| !partitions.contains(partition));
     }
 
-    /// Requires a new decision about the start of all partitions, and drops received records.
+    /// Decides the start of all partitions again, and drops received records.
     pub(super) fn recheck(&mut self) {
         self.epoch += 1;
         for assignment in self.partitions.values_mut() {
@@ -119,8 +112,7 @@ impl Assignments {
         waiting.map(unverified).collect()
     }
 
-    /// Begins to read the partition from `position`, if the assignment still has this epoch.
-    /// `stored` is the database's offset.
+    /// Begins to read from `position`, if the assignment still has this epoch.
     pub(super) fn begin(&mut self, partition: &Partition, epoch: u64, position: i64, stored: i64) {
         let assignment = self.partitions.get_mut(partition).filter(|it| it.epoch == epoch);
         if let Some(assignment) = assignment {
@@ -152,8 +144,8 @@ impl Assignments {
         }
     }
 
-    /// Returns the offsets for the transaction that handles these records: per partition, the first
-    /// record that is then still unhandled. Omits partitions that no longer belong to this member.
+    /// Offsets for the transaction that handles these records: per partition, the first record that
+    /// is then still unhandled. Omits partitions of other members.
     pub(super) fn advances<'p>(
         &self,
         positions: impl IntoIterator<Item = &'p RecordPosition>,
@@ -188,7 +180,7 @@ impl Assignments {
             .collect()
     }
 
-    /// Whether the database has a smaller offset than before for a partition that is being read.
+    /// Whether the database has a smaller offset than before.
     pub(super) fn is_ahead_of(&self, database: &BTreeMap<Partition, i64>) -> bool {
         let mut begun = self.partitions.iter().filter(|(_, assignment)| assignment.has_begun);
         begun.any(|(partition, assignment)| assignment.stored > database.get(partition).copied())
@@ -210,9 +202,8 @@ impl Assignments {
         self.epoch
     }
 
-    /// Records a received record and tags it with the epoch. `None` if its partition is not read. A
-    /// repeated offset comes from another log that ended before the requested offset. The start is
-    /// then decided again.
+    /// Tags a record with the epoch. `None` if its partition is not read. A repeated offset comes
+    /// from another log that ended earlier, so the start is decided again.
     pub(super) fn tag(&mut self, record: StoredRecord) -> Option<ReceivedRecord> {
         let partition = (record.topic.clone(), record.partition);
         let assignment = self.partitions.get_mut(&partition).filter(|it| it.has_begun)?;
@@ -233,8 +224,7 @@ impl Assignments {
         assignment.is_some_and(|assignment| assignment.epoch == position.epoch)
     }
 
-    /// Returns an offset that may be committed in Kafka while the record is unhandled. `None` if
-    /// the record is not current.
+    /// An offset that may be committed while the record is unhandled. `None` if it is not current.
     pub(super) fn offset_before(&self, position: &RecordPosition) -> Option<(Partition, i64)> {
         let current = self.partitions.get(&position.partition);
         let assignment = current.filter(|assignment| assignment.epoch == position.epoch)?;
@@ -266,7 +256,6 @@ impl Assignments {
         known.filter_map(to_commit).collect()
     }
 
-    /// Returns the offsets to commit that have changed since the last call.
     pub(super) fn take_changed(&mut self) -> BTreeMap<Partition, i64> {
         let mut changed = BTreeMap::new();
         for (partition, assignment) in &mut self.partitions {
@@ -296,7 +285,7 @@ impl Assignments {
         }
     }
 
-    /// Counts received unhandled messages, and all later offsets up to these high watermarks.
+    /// Received unhandled messages, and all later offsets up to these high watermarks.
     pub(super) fn lag(&self, ends: &BTreeMap<Partition, i64>) -> u64 {
         let lag = ends.iter().filter_map(|(partition, end)| {
             let Assignment { expected, unhandled, .. } = self.partitions.get(partition)?;
@@ -320,8 +309,7 @@ impl Assignment {
         }
     }
 
-    /// Returns the next offset to read after a restart: the first unhandled record. `None` if no
-    /// record was handled.
+    /// Next offset to read after a restart. `None` if no record was handled.
     fn next(&self) -> Option<i64> {
         let after_handled = self.after_handled?;
         Some(self.unhandled.first().map_or(after_handled, |&first| first.min(after_handled)))

@@ -1,9 +1,5 @@
-//! Format of a topic's records (`MessageFormat`): header names, and the encoding of ids, keys and
-//! values.
-//!
-//! Input: the relay's `[route]` and `[format]`, or the format of another producer. Output: the
-//! matching settings of the consumer. Invariant: the default reads the relay's default format and
-//! CloudEvents. Nothing is guessed.
+//! Format of a topic's records: header names, and the encoding of ids, keys and values. Invariant:
+//! the default reads the relay's default format and CloudEvents. Nothing is guessed.
 
 use uuid::Uuid;
 
@@ -14,20 +10,20 @@ pub(super) const AGGREGATE_TYPE_HEADERS: [&str; 3] =
     ["aggregate_type", "aggregateType", "aggregatetype"];
 pub(super) const SEQUENCE_HEADERS: [&str; 1] = ["sequence"];
 
-/// `80e41daf-a7ea-464b-b400-181e1cf332e9`, the namespace of markers for ids that are not UUIDs:
-/// [`MessageFormat::text_ids`].
+/// Namespace of markers for ids that are not UUIDs ([`MessageFormat::text_ids`]):
+/// `80e41daf-a7ea-464b-b400-181e1cf332e9`.
 pub const TEXT_ID_NAMESPACE: Uuid = Uuid::from_u128(0x80e4_1daf_a7ea_464b_b400_181e_1cf3_32e9);
 
 /// Encoding of a record's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ValueFormat {
-    /// JSON: the relay's `format.value` `raw` with a payload of json or jsonb, and `json`.
-    /// CloudEvents are recognized by their headers.
+    /// The relay's `format.value` `raw` with a payload of json or jsonb, and `json`. CloudEvents
+    /// are recognized by their headers.
     #[default]
     Json,
-    /// JSON with a schema, which is ignored, `{"schema": .., "payload": ..}`: the relay's
-    /// `json_schema`, Kafka Connect's JsonConverter with `schemas.enable`.
+    /// `{"schema": .., "payload": ..}`, without use of the schema: the relay's `json_schema`, Kafka
+    /// Connect's JsonConverter with `schemas.enable`.
     ConnectJson,
     /// Any bytes: `payload` is null, and [`Message::payload_bytes`] returns them.
     ///
@@ -44,9 +40,9 @@ pub enum KeyFormat {
     Text,
     /// A JSON scalar, such as `"42"`: the relay's `json`.
     Json,
-    /// A JSON scalar with its schema, `{"schema": .., "payload": "42"}`: the relay's `json_schema`.
+    /// A JSON scalar with its schema: the relay's `json_schema`.
     ConnectJson,
-    /// Bytes of a bytea. The aggregate's id has the form that Postgres prints, `\x0a1b`.
+    /// Bytes of a bytea. The aggregate's id is printed as by Postgres: `\x0a1b`.
     Bytes,
 }
 
@@ -114,7 +110,7 @@ impl MessageFormat {
         Self { aggregate_type_header: Some(name.into()), ..self }
     }
 
-    /// Sets the header, or the envelope's member, with the event's number within its aggregate.
+    /// Sets the header, or the envelope's member, with the event's number.
     pub fn sequence_header(self, name: impl Into<String>) -> Self {
         Self { sequence_header: Some(name.into()), ..self }
     }
@@ -123,7 +119,7 @@ impl MessageFormat {
         self.sequence_header.as_deref().unwrap_or(SEQUENCE_HEADERS[0])
     }
 
-    /// Uses the topic's name as the event type if the header is missing or empty.
+    /// Uses the topic's name if the event type header is missing or empty.
     pub fn event_type_or_topic(self) -> Self {
         Self { event_type_fallback: Some(EventTypeFallback::Topic), ..self }
     }
@@ -143,27 +139,24 @@ impl MessageFormat {
         Self { value, ..self }
     }
 
-    /// Reads the value as an envelope (the relay's `route.envelope`): the payload in member
-    /// `payload`, other columns beside it. Fields that no header has are looked up among the
-    /// members.
+    /// Reads the value as an envelope (the relay's `route.envelope`): member `payload`, and other
+    /// columns beside it, which can replace headers.
     pub fn envelope(self) -> Self {
         Self { is_enveloped: true, ..self }
     }
 
-    /// Parses a string payload that contains a JSON object or array. The relay's `json` and
-    /// `json_schema`, and Kafka Connect, write a jsonb column as such a string, unless
-    /// `format.expand_json` is set.
+    /// Parses a string payload that contains a JSON object or array, as the relay's `json` and
+    /// `json_schema` and Kafka Connect write a jsonb column.
     pub fn expand_json(self) -> Self {
         Self { expands_json: true, ..self }
     }
 
-    /// Accepts ids that are any text, such as the number of a bigint column. A hyphenated UUID is
-    /// used unchanged; other text becomes the version 5 UUID (RFC 9562) of `<topic>/<text>` in
+    /// Accepts ids that are any text, such as the number of a bigint column. Text that is not a
+    /// hyphenated UUID becomes the version 5 UUID (RFC 9562) of `<topic>/<text>` in
     /// [`TEXT_ID_NAMESPACE`].
     ///
     /// **An id must be unique within its topic.** If two outboxes that count from 1 write to one
-    /// topic, the second event with an id is skipped as a repeat. A record in another topic (a
-    /// mirror, a dead letter sent with `--to`) is a new message.
+    /// topic, the second event with an id is skipped. A record in another topic is a new message.
     pub fn text_ids(self) -> Self {
         Self { has_text_ids: true, ..self }
     }

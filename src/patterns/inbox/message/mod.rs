@@ -1,8 +1,5 @@
-//! A message: the outbox event that a Kafka record carries.
-//!
-//! Input: a `StoredRecord` and its topic's [`MessageFormat`]. Output: a `Message`, or
-//! `InvalidMessage` for a dead letter. Invariant: a message keeps its record byte for byte. No
-//! error repeats a value. Pure.
+//! A message: the outbox event that a Kafka record carries. Invariant: a message keeps its record
+//! byte for byte. No error repeats a value. Pure.
 
 mod format;
 mod invalid;
@@ -23,7 +20,6 @@ pub use invalid::InvalidMessage;
 use super::Failure;
 use crate::traceparent::Traceparent;
 
-/// Header of W3C Trace Context, which the relay writes from the outbox's column.
 const TRACEPARENT_HEADER: &str = "traceparent";
 
 /// An event that was read from its record.
@@ -40,8 +36,8 @@ pub struct Message {
     pub aggregate_id: String,
     /// Number of the event within its aggregate, from 1; `None` if it is not sent.
     pub sequence: Option<i64>,
-    /// The payload as JSON. Text that is not JSON is a string. `Null` stands for bytes and for a
-    /// null value. The exact digits of numbers are in [`payload_bytes`](Self::payload_bytes).
+    /// The payload as JSON; `Null` for bytes and for a null value. The exact digits of numbers are
+    /// in [`payload_bytes`](Self::payload_bytes).
     pub payload: Value,
     /// The record as received.
     pub record: StoredRecord,
@@ -67,8 +63,8 @@ impl Message {
         }
     }
 
-    /// Returns the payload as sent: the text of JSON, the data of a CloudEvent, or the bytes.
-    /// `None` if the value is null, or an event without data.
+    /// The payload as sent: the text of JSON, the data of a CloudEvent, or the bytes. `None`
+    /// without a payload.
     pub fn payload_bytes(&self) -> Option<&[u8]> {
         match &self.bytes {
             PayloadBytes::Whole => self.record.value.as_deref(),
@@ -77,9 +73,8 @@ impl Message {
         }
     }
 
-    /// Parses the payload as a type of the application. A missing payload is parsed like `null`, so
-    /// `Option<T>` accepts tombstones. The failure is poison, and contains line and column but no
-    /// part of the payload.
+    /// Parses the payload. A missing payload is parsed like `null`, so `Option<T>` accepts
+    /// tombstones. The failure is poison and contains no part of the payload.
     ///
     /// ```
     /// # use postrider_patterns::inbox::{Failure, Message};
@@ -94,7 +89,7 @@ impl Message {
     /// ```
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let bytes = self.payload_bytes().unwrap_or(b"null");
-        // serde's own text quotes the input, so the error has only position and category.
+        // serde's own text quotes the input.
         serde_json::from_slice(bytes).map_err(|error| {
             let what = if error.is_data() { "not what the consumer expects" } else { "not JSON" };
             let (line, column) = (error.line(), error.column());
@@ -102,7 +97,7 @@ impl Message {
         })
     }
 
-    /// Returns the trace of the event, if valid. Pass it to the events that the effects append.
+    /// Trace of the event. Pass it to the events that the effects append.
     pub fn traceparent(&self) -> Option<Traceparent> {
         str::from_utf8(self.record.header(TRACEPARENT_HEADER)?).ok()?.parse().ok()
     }

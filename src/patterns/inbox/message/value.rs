@@ -1,11 +1,8 @@
-//! Splits a record's value into the payload and the members that replace headers.
-//!
-//! Input: a record and its format. Output: a `Body`, or the expected form of the value. Invariant:
-//! a value is read as a CloudEvent only if its headers say so and the format does not exclude it.
-//! Pure.
+//! Splits a record's value into the payload and the members that replace headers. Invariant: a
+//! value is read as a CloudEvent only if its headers say so.
 //!
 //! CloudEvents 1.0 with the Kafka protocol binding 1.0.2: in structured mode the value is the
-//! event. In binary mode the value is the event's data, and `content-type` names its kind.
+//! event. In binary mode the value is its data, and `content-type` names its kind.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +102,6 @@ impl<'r> Body<'r> {
         Self { members: Members::new(), payload, bytes: PayloadBytes::Whole }
     }
 
-    /// Reads JSON within the value: the payload, or an envelope with it.
     fn part(json: &'r [u8], format: &MessageFormat) -> Result<Self, InvalidMessage> {
         let (mut members, mut payload) = (Members::new(), json);
         // A missing payload has no envelope, if the converter got none.
@@ -145,7 +141,6 @@ impl<'r> Body<'r> {
         Ok(Self { members, payload, bytes })
     }
 
-    /// Replaces a string by the object or array that it contains.
     fn expanded(self) -> Self {
         let Value::String(text) = &self.payload else { return self };
         let inner = serde_json::from_str(text).ok();
@@ -168,7 +163,7 @@ fn header<'r>(record: &'r StoredRecord, name: &str) -> Option<&'r str> {
     record.header(name).and_then(|bytes| str::from_utf8(bytes).ok())
 }
 
-/// If members share a name, the last one counts. `wanted` is the expected form.
+/// If members share a name, the last one counts.
 pub(super) fn members<'r>(
     json: &'r [u8],
     wanted: &'static str,

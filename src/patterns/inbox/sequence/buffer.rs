@@ -1,8 +1,5 @@
-//! The reorder buffer: messages that wait for an earlier one of their aggregate.
-//!
-//! Input: messages that are not next, handled numbers, the time. Output: messages that have become
-//! next, in order; messages that waited in vain. Invariant: the returned messages of an aggregate
-//! have its lowest numbers. A message is returned once. Pure.
+//! Reorder buffer: messages that wait for an earlier one of their aggregate. Invariant: the
+//! returned messages of an aggregate have its lowest numbers. A message is returned once. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +10,10 @@ use super::super::assignments::{Partition, RecordPosition};
 use super::super::retries::{BYTES_MAX, Load, Pending, full_partitions};
 use super::{Aggregate, GapPolicy, SequenceSpec, next_of, place};
 
-/// Interval at which the database is asked about messages that another member handled.
+/// Another member may have handled the missing message, so the database is asked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Divisor of `gap_wait` for an aggregate that is given up early. No partition can be read, or the
-/// aggregate was given up before without progress since.
+/// Divisor of `gap_wait` if no partition can be read, or the aggregate was given up before without
+/// progress since.
 const SHORT_PART: u32 = 6;
 const GIVEN_UP_MAX: usize = 10_000;
 
@@ -28,7 +25,6 @@ pub(in crate::inbox) struct ReorderBuffer {
     given_up: BTreeMap<Aggregate, Option<i64>>,
     checked: Instant,
     epoch: u64,
-    /// Time up to which the wait has been counted.
     counted: Instant,
 }
 
@@ -39,8 +35,7 @@ struct Waiting {
     messages: Vec<Pending>,
     /// Time since which the current number has been missing.
     since: Instant,
-    /// Whether the missing message is known to be in the retry queue. These messages then wait for
-    /// it.
+    /// The missing message is known to be in the retry queue, so these messages wait for it.
     is_behind_retried: bool,
 }
 
@@ -60,7 +55,7 @@ impl ReorderBuffer {
         self.by_aggregate.values().map(|waiting| waiting.messages.len()).sum()
     }
 
-    /// Holds a message that is not next according to the database. The message must have a number.
+    /// The database says that the message is not next. It must have a number.
     pub(in crate::inbox) fn hold(&mut self, pending: Pending, last: Option<i64>, now: Instant) {
         let Some((aggregate, number)) = place(&pending.message) else {
             unreachable!("a message without a number is always next")
@@ -74,14 +69,13 @@ impl ReorderBuffer {
         let fresh = || Waiting { last, messages: Vec::new(), since, is_behind_retried: false };
         let waiting = self.by_aggregate.entry(aggregate).or_insert_with(fresh);
         waiting.reach(last, now);
-        // The database's number replaces a larger one. Otherwise a message that is not next would
-        // be taken as next without end.
+        // With a larger number, a message that is not next would be taken as next without end.
         waiting.last = last;
         let at = waiting.messages.partition_point(|other| other.message.sequence <= Some(number));
         waiting.messages.insert(at, pending);
     }
 
-    /// Holds the message if it cannot be next, as far as is known. Otherwise returns it.
+    /// Holds the message if it cannot be next, as far as is known, or returns it.
     pub(in crate::inbox) fn follow(&mut self, pending: Pending, now: Instant) -> Option<Pending> {
         let held = place(&pending.message).and_then(|(aggregate, number)| {
             let last = self.by_aggregate.get(&aggregate)?.last;
@@ -125,9 +119,8 @@ impl ReorderBuffer {
         self.by_aggregate.keys().cloned().collect()
     }
 
-    /// Counts the waiting time since the last call, but only while missing messages could be read.
-    /// One call counts at most a tenth of `gap_wait`, so that outages and long batches do not
-    /// count.
+    /// Counts the waiting time while missing messages could be read, at most a tenth of `gap_wait`
+    /// per call, so that outages and long batches do not count.
     pub(in crate::inbox) fn count_time(&mut self, is_reading: bool, now: Instant) {
         let time = now.saturating_duration_since(self.counted);
         let limit = CHECK_INTERVAL.max(self.spec.gap_wait / 10);
@@ -138,17 +131,16 @@ impl ReorderBuffer {
         self.counted = now;
     }
 
-    /// Restarts all waits after a new assignment, because the partition of a killed member is not
-    /// read before.
+    /// Restarts all waits, because the partition of a killed member is not read before.
     pub(in crate::inbox) fn follow_assignment(&mut self, epoch: u64, now: Instant) {
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.by_aggregate.values_mut().for_each(|waiting| waiting.since = now);
         }
     }
 
-    /// Takes the messages of an aggregate that has waited for `gap_wait`. `is_stuck` means that no
-    /// partition can be read and no other member has one: the largest aggregate then waits for a
-    /// sixth of that. Messages behind a message that this member retries keep waiting.
+    /// Takes an aggregate that has waited for `gap_wait`. `is_stuck` means that no partition can be
+    /// read and no other member has one: the largest aggregate then waits for a sixth of that.
+    /// Messages behind a retried one keep waiting.
     pub(in crate::inbox) fn take_given_up(
         &mut self,
         there: &BTreeSet<Aggregate>,
@@ -187,7 +179,6 @@ impl ReorderBuffer {
         if self.by_aggregate.is_empty() { None } else { Some(self.checked + CHECK_INTERVAL) }
     }
 
-    /// Drops messages that no longer belong to this member.
     pub(in crate::inbox) fn retain(&mut self, is_current: impl Fn(&RecordPosition) -> bool) {
         self.by_aggregate.retain(|_, waiting| {
             waiting.messages.retain(|pending| is_current(&pending.position));
@@ -199,7 +190,7 @@ impl ReorderBuffer {
         !self.full_partitions(1).is_empty()
     }
 
-    /// Returns the partitions that are ahead and must wait for the others.
+    /// Partitions that are ahead and must wait for the others.
     pub(in crate::inbox) fn full_partitions(&self, assigned: usize) -> BTreeSet<Partition> {
         let missing = self.by_aggregate.values().filter(|waiting| !waiting.is_behind_retried);
         let missing = missing.flat_map(|waiting| &waiting.messages).map(|pending| (0, pending));

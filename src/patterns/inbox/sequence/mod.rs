@@ -1,9 +1,7 @@
-//! Enforces the order of the numbers that the outbox writer gives to an aggregate's events.
+//! Enforces the order of the outbox writer's numbers within each aggregate.
 //!
-//! Input: messages with their numbers, and each aggregate's last handled number from the database.
-//! Output: the next messages, and the others (`Misplaced`). Invariant: the next number is one more
-//! than the last. No decision uses memory alone, because another member may handle messages of the
-//! aggregate. Pure, except for the table.
+//! Invariant: the next number is one more than the last. No decision uses memory alone, because
+//! another member may handle messages of the aggregate.
 
 mod buffer;
 pub(super) mod table;
@@ -20,24 +18,21 @@ pub(super) use buffer::{GivenUp, ReorderBuffer};
 
 /// How the order of each aggregate's messages is enforced.
 ///
-/// A message that comes too early waits while other aggregates pass. The offset of its partition
-/// stays before it. The consumer must read every topic with events of its aggregates. Events of
-/// ignored types count too.
+/// An early message waits while other aggregates pass. The consumer must read every topic with
+/// events of its aggregates. Ignored types count too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SequenceSpec {
-    /// Maximum time to wait for a missing message, at least a millisecond; 60 s by default. It
-    /// should exceed the lead of one topic over another, and the time in which another member may
-    /// retry.
+    /// Maximum time to wait for a missing message; 60 s by default. It should exceed the lead of
+    /// one topic over another, and the retries of another member.
     pub gap_wait: Duration,
-    /// Maximum number of waiting messages, 1 to 100,000; 1,000 by default. If more wait, partitions
+    /// Maximum number of waiting messages, 1 to 100,000; 1,000 by default. Beyond it, partitions
     /// that are ahead are not read. If no partition can be read and no other member has one, the
-    /// largest aggregate is given up after a sixth of `gap_wait`. Messages behind a message that
-    /// this member retries are not given up.
+    /// largest aggregate is given up after a sixth of `gap_wait`.
     pub buffer_max: usize,
     /// Policy for messages that have waited in vain.
     pub on_gap: GapPolicy,
-    /// First number of an aggregate that the consumer has not met before.
+    /// First number of an unknown aggregate.
     pub start: SequenceStart,
 }
 
@@ -45,23 +40,23 @@ pub struct SequenceSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum GapPolicy {
-    /// Makes dead letters (`sequence_gap`) of these and of later messages of the aggregate, until
-    /// the missing one arrives. They can be redriven after it.
+    /// Dead letters (`sequence_gap`) of these and of later messages, until the missing one arrives.
+    /// They can be redriven after it.
     #[default]
     DeadLetter,
-    /// Handles these messages with a warning. If the missing message comes later, it becomes a dead
-    /// letter (`out_of_sequence`).
+    /// Handles these messages with a warning. The missing message later becomes a dead letter
+    /// (`out_of_sequence`).
     Pass,
 }
 
-/// First number of an aggregate of which the consumer has handled no message.
+/// First number of an unknown aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SequenceStart {
-    /// The first number that the consumer meets. Earlier messages may have expired.
+    /// The first number that the consumer meets: earlier messages may have expired.
     #[default]
     FirstSeen,
-    /// The number 1, as in the outbox writer. A larger number is a gap.
+    /// The number 1. A larger number is a gap.
     One,
 }
 
@@ -76,13 +71,13 @@ impl Default for SequenceSpec {
     }
 }
 
-/// Aggregate type (empty if it is not sent) and id.
+/// Type (empty if it is not sent) and id.
 pub(super) type Aggregate = (String, String);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misplaced {
     pub(super) at: usize,
-    /// Last number that was handled before the transaction; `None` if none was.
+    /// Last number that was handled before the transaction.
     pub(super) last: Option<i64>,
 }
 
@@ -93,13 +88,13 @@ pub(super) struct SequenceStep {
     pub(super) last: i64,
 }
 
-/// Returns the aggregate of a message and its number; `None` if the message has no number.
+/// `None` if the message has no number.
 pub(super) fn place(message: &Message) -> Option<(Aggregate, i64)> {
     let aggregate_type = message.aggregate_type.clone().unwrap_or_default();
     Some(((aggregate_type, message.aggregate_id.clone()), message.sequence?))
 }
 
-/// Whether the number can never be next: a later one was handled, or it is below the first.
+/// Whether the number can never be next.
 pub(super) fn is_late(number: i64, last: Option<i64>, start: SequenceStart) -> bool {
     match last {
         Some(last) => number <= last,
@@ -107,7 +102,7 @@ pub(super) fn is_late(number: i64, last: Option<i64>, start: SequenceStart) -> b
     }
 }
 
-/// Returns the number after `last`; `None` if any number may follow.
+/// Number after `last`; `None` if any number may follow.
 pub(super) fn next_of(last: Option<i64>, start: SequenceStart) -> Option<i64> {
     match (last, start) {
         (Some(last), _) => Some(last.saturating_add(1)),
@@ -116,7 +111,7 @@ pub(super) fn next_of(last: Option<i64>, start: SequenceStart) -> Option<i64> {
     }
 }
 
-/// Returns the steps of the transaction, or the messages that are not next.
+/// Steps of the transaction, or the messages that are not next.
 pub(super) fn check(
     messages: &[Pending],
     mut fresh: HashSet<Uuid>,
@@ -136,7 +131,7 @@ pub(super) fn check(
         if is_later && (is_next || pending.may_skip) {
             reached.insert(aggregate, number);
         } else {
-            // Earlier messages of the batch have not been handled yet, and may fail.
+            // Earlier messages of the batch may fail.
             let last = lasts.get(&aggregate).copied();
             misplaced.push(Misplaced { at, last });
         }
@@ -149,7 +144,7 @@ pub(super) fn check(
     Ok(reached.into_iter().map(step).collect())
 }
 
-/// Sorts the messages of each aggregate by number, within the positions that they occupy together.
+/// Sorts each aggregate's messages by number, within the positions that they occupy together.
 pub(super) fn arrange(messages: Vec<Pending>) -> Vec<Pending> {
     let key = |pending: &Pending| place(&pending.message).map(|(aggregate, _)| aggregate);
     let places: Vec<Option<Aggregate>> = messages.iter().map(key).collect();
@@ -158,7 +153,6 @@ pub(super) fn arrange(messages: Vec<Pending>) -> Vec<Pending> {
         by_aggregate.entry(key(&pending)).or_default().push(pending);
     }
     for own in by_aggregate.values_mut() {
-        // The last element is taken first.
         own.sort_by_key(|pending| std::cmp::Reverse(pending.message.sequence));
     }
     let take = |place: &Option<Aggregate>| by_aggregate.get_mut(place).and_then(Vec::pop);
