@@ -3,9 +3,10 @@
 //! Invariant: a repeated run changes and locks only objects that differ. Several processes may
 //! migrate concurrently. A service with its own migrations copies [`Piece::sql`] instead.
 //!
-//! Sessions need the schema in their `search_path`: `ALTER ROLE app SET search_path = public,
-//! messaging`, or `options=-csearch_path%3Dpublic,messaging` in the URL. Migrate again after `ALTER
-//! SCHEMA .. RENAME`. If the outbox is not in `public`, name it in the relay's `source.tables`.
+//! Sessions need the schema in their `search_path`:
+//! `ALTER ROLE app SET search_path = public, messaging`. Migrate again after
+//! `ALTER SCHEMA .. RENAME`. If the outbox is not in `public`, name it in the relay's
+//! `source.tables`.
 //!
 //! ```no_run
 //! # use postrider_patterns::migrations::MigrateError;
@@ -143,12 +144,9 @@ fn section(number: u8) -> &'static str {
 
 /// Creates the schema and the pieces in one transaction.
 ///
-/// A comment on a table records the version and the statements that created its piece. If the piece
-/// is current or newer, the call does nothing, so a service may call it at every start, with any
-/// role.
-///
-/// To create or change a piece, the role needs CREATE on the schema and must own the tables of
-/// earlier versions. A new schema and the outbox's publication need CREATE on the database.
+/// If a piece is current or newer, the call does nothing, so a service may call it at every start,
+/// with any role. To create or change a piece, the role needs CREATE on the schema and must own its
+/// tables. A new schema and the outbox's publication need CREATE on the database.
 ///
 /// Errors: [`MigrateError::Busy`] after 5 s if another session holds a lock on a table that must
 /// change. `CREATE INDEX` blocks writers; for large tables see `docs/patterns/cleaning-up.md`.

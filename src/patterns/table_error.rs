@@ -1,7 +1,4 @@
-//! Classifies errors of the library's own statements.
-//!
-//! Input: an error of Postgres. Output: a [`TableFault`]. Invariant: the statement names only
-//! tables and functions of this library.
+//! Classifies errors of the library's own statements, which name only its tables and functions.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TableFault {

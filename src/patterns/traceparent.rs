@@ -1,22 +1,19 @@
-//! A `traceparent` of W3C Trace Context: the trace that an event belongs to.
-//!
-//! Input: text of a header. Output: a [`Traceparent`] or [`InvalidTraceparent`]. Invariant: the
-//! text has the form that the specification requires, so it can be sent unchanged. Pure. The
-//! specification is <https://www.w3.org/TR/trace-context/#traceparent-header>.
+//! A `traceparent` of W3C Trace Context: the trace that an event belongs to. Its text has the form
+//! of <https://www.w3.org/TR/trace-context/#traceparent-header>, so it can be sent unchanged.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Length of version 00 in bytes: `00-` trace id `-` parent id `-` flags.
+/// Bytes of version 00: `00-` trace id `-` parent id `-` flags.
 const BYTES: usize = 55;
-/// Maximum length in bytes that the outbox's column holds. Later versions may exceed [`BYTES`].
+/// Bytes that the outbox's column holds. Later versions may exceed [`BYTES`].
 const BYTES_MAX: usize = 256;
 
 /// A valid `traceparent`, such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Traceparent(String);
 
-/// The text is not a valid `traceparent`. A client sent the text, so the error does not repeat it.
+/// The text is not a valid `traceparent`. The error does not repeat it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the text is not a traceparent of W3C Trace Context")]
 #[non_exhaustive]
@@ -28,13 +25,13 @@ impl Traceparent {
         &self.0
     }
 
-    /// Returns the id of the trace: 32 lower-case hexadecimal digits, not all 0.
+    /// Id of the trace: 32 lower-case hexadecimal digits.
     pub fn trace_id(&self) -> &str {
         let id = self.0.get(3..35);
         id.unwrap_or_else(|| unreachable!("a traceparent is parsed from {BYTES} bytes or more"))
     }
 
-    /// Returns the id of the parent span: 16 lower-case hexadecimal digits, not all 0.
+    /// Id of the parent span: 16 lower-case hexadecimal digits.
     pub fn parent_id(&self) -> &str {
         let id = self.0.get(36..52);
         id.unwrap_or_else(|| unreachable!("a traceparent is parsed from {BYTES} bytes or more"))

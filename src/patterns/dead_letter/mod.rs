@@ -1,12 +1,11 @@
 //! Reads the dead-letter topics of the relay and of consumers, and redrives dead letters (sends
 //! them again).
 //!
-//! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s, or their records in the
-//! original topics, each with a receipt in the dead-letter topic. Invariant: key, value and
-//! original headers are kept byte for byte, so a consumer recognises a record that it has
-//! processed. Every call blocks.
+//! Each redriven letter gets a receipt in the dead-letter topic. Invariant: key, value and original
+//! headers are kept byte for byte, so a consumer recognises a record that it has processed. Every
+//! call blocks.
 //!
-//! [`DeadLetterTopic`] is any of these topics. `DeadLetters` is a consumer's own topic,
+//! [`DeadLetterTopic`] is any of these topics. `DeadLetters` is a consumer's
 //! `<consumer>.dead-letters`, with a check of the markers' age:
 //!
 //! ```no_run

@@ -1,8 +1,5 @@
 //! Executes a request once, from the lease to the response.
 //!
-//! Input: a [`Request`] and the work, which passes the effect to [`Attempt::run`] or
-//! [`Attempt::run_in`]. Output: an [`Outcome`].
-//!
 //! Invariant: claim, effect and stored response commit together or not at all. If the caller is
 //! dropped, the work continues. If it fails, the key is free before the caller has the outcome:
 //! after an unknown COMMIT, the next INSERT waits for that transaction or finds its row.
@@ -70,8 +67,7 @@ impl Guard {
     /// process, one has its effect. The others get its response.
     ///
     /// `work` runs in its own task, which renews the lease and continues if this future is dropped.
-    /// If `work` ends without an effect, the key is free before this future completes. A panic is
-    /// propagated.
+    /// If it ends without an effect, the key is freed. A panic is propagated.
     ///
     /// ```no_run
     /// use postrider_patterns::idempotency::{Guard, IdempotencyError, Outcome, Request, StoredResponse};
@@ -143,8 +139,8 @@ impl Attempt {
         self.0.was_run.load(Ordering::Relaxed)
     }
 
-    /// Runs the effect in a transaction of `client`, as [`Attempt::run_in`] does. Errors: errors of
-    /// the effect and of Postgres, [`IdempotencyError::CommitUnknown`].
+    /// Runs the effect in a transaction of `client`, as [`Attempt::run_in`] does. Also fails with
+    /// [`IdempotencyError::CommitUnknown`].
     pub async fn run<E: From<IdempotencyError>>(
         &self,
         client: &mut Client,
@@ -166,16 +162,14 @@ impl Attempt {
     }
 
     /// Claims the key, awaits `effect`, stores its response, commits, and caches the response,
-    /// unless the request had its effect before. Without a key it only awaits `effect` and commits.
+    /// unless the request had its effect before.
     ///
     /// If `effect` refuses a request for good, it should return a response, which is replayed. An
     /// error rolls everything back. Actions of `effect` outside the transaction may happen twice.
     ///
     /// May be called again after an error. A call while it runs, or after a response, fails with
-    /// [`IdempotencyError::RunAgain`].
-    ///
-    /// If another transaction has the key for longer than [`Guard::with_lock_timeout`], the outcome
-    /// is [`Outcome::Pending`]. Errors: errors of the effect and of the driver.
+    /// [`IdempotencyError::RunAgain`]. If another transaction has the key for longer than
+    /// [`Guard::with_lock_timeout`], the outcome is [`Outcome::Pending`].
     pub async fn run_in<T, E>(
         &self,
         transaction: T,

@@ -1,25 +1,22 @@
-//! A circuit breaker for Redis, so that an outage does not slow down requests.
-//!
-//! Input: outcomes of calls, and the time. Output: whether to call Redis (`CallMode`). Invariant:
-//! after a failure the circuit is open (no calls) for the pause. It is then half-open: one call
-//! probes, and only its success closes the circuit.
+//! A circuit breaker for Redis, so that an outage does not slow down requests. Invariant: after a
+//! failure the circuit is open (no calls) for the pause. It is then half-open: one call probes, and
+//! only its success closes the circuit.
 
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallMode {
-    /// Closed: call it.
+    /// Closed.
     Normal,
     /// Half-open: this call probes whether Redis is back.
     Probe,
-    /// Open: do not call it.
+    /// Open.
     Bypass,
 }
 
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
     pause: Duration,
-    /// End of the open period; `None` while the circuit is closed.
     until: Option<Instant>,
 }
 
@@ -33,7 +30,7 @@ impl CircuitBreaker {
             None => CallMode::Normal,
             Some(until) if now < until => CallMode::Bypass,
             Some(_) => {
-                // If the probe is cancelled, the next probe follows after one pause.
+                // If the probe is cancelled, the next one follows after a pause.
                 self.until = Some(now + self.pause);
                 CallMode::Probe
             }

@@ -8,8 +8,7 @@
 //!
 //! PENDING stays within the 44 bytes that Redis keeps in one allocation with the object's header.
 //!
-//! Input: a fingerprint with a token or a response, or any bytes. Output: the bytes, or a
-//! `CacheEntry`. Other bytes are `CacheEntry::Corrupt` and never cause a panic.
+//! Other bytes are `CacheEntry::Corrupt` and never cause a panic.
 
 use bytes::Bytes;
 
@@ -23,10 +22,8 @@ const POINTER: u8 = b'L';
 const TOKEN: usize = 8;
 const PREFIX: usize = 1 + Fingerprint::LENGTH;
 
-/// The complete PENDING value, which only its owner knows.
 pub(super) type Pending = [u8; PREFIX + TOKEN];
 
-/// State that a Redis value encodes, seen by one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CacheEntry {
     Pending,
@@ -76,8 +73,7 @@ pub(super) fn pending(fingerprint: &Fingerprint, token: u64) -> Pending {
     all
 }
 
-/// Encodes COMPLETED, or POINTER if the response is longer than `bytes_max`. The fingerprint comes
-/// from the owner's PENDING.
+/// POINTER if the response is longer than `bytes_max`.
 pub(super) fn completed(pending: &Pending, response: &StoredResponse, bytes_max: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(PREFIX + 64 + response.body().len().min(bytes_max));
     value.push(COMPLETED);
@@ -150,7 +146,7 @@ mod tests {
             CacheEntry::decode(bytes.into(), &fingerprint());
         }
 
-        /// Most random bytes fail at their first byte. These inputs are wrong in one place.
+        /// Most random bytes fail at their first byte, so these inputs are wrong in one place.
         #[test]
         fn a_damaged_value_is_decoded_without_a_panic(
             response in responses(), at: proptest::sample::Index, bytes in vec(any::<u8>(), 0..12),

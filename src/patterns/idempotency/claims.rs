@@ -1,9 +1,9 @@
 //! Claims of idempotency keys in Postgres, inserted into `idempotency_keys` in the effect's
 //! transaction.
 //!
-//! Input: a transaction, a [`Request`] and its [`StoredResponse`]. Output: a [`Claim`]. Invariant:
-//! of all transactions that claim one key with [`Claim::Won`], at most one commits. Its row exists
-//! if and only if its effect does, and never changes. Needs `migrations::Piece::Idempotency`.
+//! Invariant: of all transactions that claim one key with [`Claim::Won`], at most one commits. Its
+//! row exists if and only if its effect does, and never changes. Needs
+//! `migrations::Piece::Idempotency`.
 //!
 //! # Why in Postgres and not in Redis
 //!
@@ -48,7 +48,7 @@ const SELECT: &str = "\
 /// shorter.
 ///
 /// Also ends an idle session after 30 s, the default length of a lease, unless it has its own
-/// limit. Without it, a process that was frozen for 51 s kept its key for 51 s.
+/// limit. Otherwise a process that was frozen for 51 s kept its key for 51 s.
 const BOUND: &str = "\
     SELECT set_config('postrider.lock_timeout', session, true), set_config('lock_timeout', \
         CASE WHEN claim IS NULL OR session::interval BETWEEN '1 us' AND claim::interval \
@@ -90,9 +90,8 @@ pub enum ExistingClaim {
 /// Waits while another transaction has the key: [`Claim::Done`] if it commits, [`Claim::Won`] if it
 /// rolls back. `lock_timeout` bounds the wait, which then ends in [`IdempotencyError::Busy`].
 ///
-/// Claim first if the response is known: the losing transaction then does no work. Claiming last is
-/// equally safe. In REPEATABLE READ and SERIALIZABLE the losing transaction may get a serialization
-/// failure: repeat it.
+/// If the response is known, claim first: the losing transaction then does no work. In REPEATABLE
+/// READ and SERIALIZABLE the losing transaction may get a serialization failure: repeat it.
 pub async fn claim(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -102,8 +101,8 @@ pub async fn claim(
     insert(transaction, request, (status, headers, response.body()), None).await
 }
 
-/// Claims the key before the response is known; `store` must follow in the same transaction. Waits
-/// for at most `wait_max` or the session's shorter `lock_timeout`; zero sets no limit.
+/// The response is not known yet, so `store` must follow in the same transaction. Waits for at most
+/// `wait_max` or the session's shorter `lock_timeout`; zero sets no limit.
 pub(super) async fn reserve(
     transaction: &Transaction<'_>,
     request: &Request,
@@ -218,8 +217,7 @@ pub async fn find_claim(
 /// `idempotency_keys`.
 ///
 /// A request that is repeated later has its effect again. A safe age exceeds the time to live in
-/// Redis ([`GuardSettings`](super::GuardSettings)) and the time in which a client may repeat a
-/// request.
+/// Redis ([`GuardSettings`](super::GuardSettings)) and the client's longest retry.
 pub async fn clean_claims(
     client: &impl GenericClient,
     older_than: Duration,

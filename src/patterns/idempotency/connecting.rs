@@ -1,7 +1,6 @@
-//! A Redis connection that exists or is being opened, shared by all calls of the guard.
-//!
-//! Input: a [`Server`]. Output: a [`Connection`], or the error. Invariant: connecting takes at most
-//! [`CONNECT_TIMEOUT`], and continues if the waiting call gives up. A failed value stays failed.
+//! A Redis connection that exists or is being opened, shared by all calls of the guard. Invariant:
+//! connecting takes at most [`CONNECT_TIMEOUT`], and continues if the waiting call gives up. A
+//! failed value stays failed.
 
 use std::io;
 
@@ -26,7 +25,6 @@ impl Connecting {
             let made = tokio::time::timeout(CONNECT_TIMEOUT, server.connect()).await;
             let made =
                 made.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-            // The receivers are gone only if nothing needs the connection any more.
             let _ = sender.send(Some(made));
         });
         Self(receiver)

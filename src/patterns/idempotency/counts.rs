@@ -1,5 +1,4 @@
-//! Counters of the guard's decisions, for metrics. Invariant: counters never decrease. Each request
-//! is counted once, even if it waits.
+//! Counters of the guard's decisions. Each request is counted once, even if it waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,10 +12,9 @@ pub struct Counts {
     pub pending: u64,
     /// Requests answered from Redis.
     pub replayed: u64,
-    /// Requests whose fingerprint differs from the one stored in Redis.
+    /// Requests with another fingerprint than Redis has.
     pub mismatched: u64,
-    /// Requests that Redis could not decide: no answer, bypassed, not configured, or a pointer or
-    /// corrupt value.
+    /// Requests that Redis could not decide.
     pub unsure: u64,
     /// Calls of `complete`, `renew` and `release` by a former owner.
     pub stale: u64,
@@ -34,7 +32,6 @@ pub(super) struct AtomicCounts {
 
 impl AtomicCounts {
     pub(super) fn snapshot(&self) -> Counts {
-        // The counters are independent, so relaxed ordering suffices.
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             new: of(&self.new),

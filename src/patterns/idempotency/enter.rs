@@ -1,8 +1,5 @@
-//! Decides whether a request is executed now, or waits for the first one with its key.
-//!
-//! Input: a [`Request`]. Output: an [`Attempt`], or the outcome without execution. Invariant: at
-//! most one attempt per key exists in this process. Waits stay within the guard's limits of time
-//! and number; each request also waits briefly until Postgres has said whether an effect exists.
+//! Decides whether a request is executed now, or waits for the first one with its key. Invariant:
+//! at most one attempt per key exists in this process. Waits stay within the guard's limits.
 
 use std::time::Duration;
 
@@ -15,14 +12,14 @@ use super::guard::{BeginOutcome, Guard};
 use super::in_flight::{Holder, Progress};
 use super::request::Request;
 
-/// First pause before Redis is asked again: several times the duration of an order.
+/// Several times the duration of an order.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause: each waiting request causes 5 round trips per second.
+/// Each waiting request causes 5 round trips per second.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Maximum wait until the first request of this process knows whether Postgres has a response: two
-/// round trips. Without it, 86 of 100 concurrent repeats of a completed request got "in progress"
-/// while Redis was away.
+/// Maximum wait until the first request of this process knows whether Postgres has a response.
+/// Without it, 86 of 100 concurrent repeats of a completed request got "in progress" while Redis
+/// was away.
 const DECISION_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -92,8 +89,7 @@ impl<'a> Wait<'a> {
         Self { guard, decided_by, until, pause: PAUSE, place: None }
     }
 
-    /// Waits until it is worth asking again (`None`) or there is an answer: a response, or that
-    /// time or places for waiting are used up.
+    /// Waits until it is worth asking again (`None`) or there is an answer.
     async fn step(&mut self, request: &Request) -> Option<Outcome> {
         let answer = self.next(request).await;
         let tally = &self.guard.shared.tally;

@@ -143,10 +143,8 @@ impl Guard {
     }
 
     /// Lets at most `requests_max` requests wait in [`Guard::execute`] for the response of the
-    /// first one with their key, each for at most `time_max` (at most an hour). By default requests
-    /// do not wait for an effect.
-    ///
-    /// Requests of other processes poll Redis, every 10 to 200 ms.
+    /// first one with their key, for at most `time_max` (at most an hour). By default no request
+    /// waits. Requests of other processes poll Redis, every 10 to 200 ms.
     #[must_use]
     pub fn with_waiting(mut self, time_max: Duration, requests_max: usize) -> Self {
         let places = Arc::new(Semaphore::new(requests_max.min(Semaphore::MAX_PERMITS)));
@@ -154,12 +152,11 @@ impl Guard {
         self
     }
 
-    /// Sets how long [`Attempt::run`](super::Attempt::run) waits for a claim of another session: 5
-    /// s by default, zero for no limit. A shorter `lock_timeout` of the session takes precedence.
-    /// Each waiting request occupies a Postgres session.
+    /// Sets how long [`Attempt::run`](super::Attempt::run) waits for a claim of another session:
+    /// 5 s by default, zero for no limit. A shorter `lock_timeout` of the session takes precedence.
     ///
-    /// `run` also sets `idle_in_transaction_session_timeout` to 30 s for its transaction, unless
-    /// the session has a limit, so that a frozen process loses its key.
+    /// `run` also sets `idle_in_transaction_session_timeout` to 30 s, unless the session has a
+    /// limit, so that a frozen process loses its key.
     #[must_use]
     pub fn with_lock_timeout(mut self, time_max: Duration) -> Self {
         self.lock_timeout = time_max.min(LOCK_TIMEOUT_MAX);
@@ -233,8 +230,7 @@ impl Guard {
         self.owner_update(redis.renew(&lease.owned).await)
     }
 
-    /// Deletes the key after a failure without effect, so that the next attempt does not wait. A
-    /// dropped lease does this too, but later.
+    /// Deletes the key after a failure without effect, so that the next attempt does not wait.
     ///
     /// Call it also after a COMMIT with an unknown outcome: the next attempt waits for that
     /// transaction, or finds its row.
@@ -248,10 +244,9 @@ impl Guard {
         self.owner_update(released)
     }
 
-    /// Runs the work and renews the lease at every third of its time to live.
-    ///
-    /// Work whose lease expired is not cancelled, because [`claim`](super::claim) decides. The work
-    /// must not block its thread.
+    /// Runs the work and renews the lease at every third of its time to live. Work whose lease
+    /// expired continues, because [`claim`](super::claim) decides. The work must not block its
+    /// thread.
     pub async fn run_renewing<F: Future>(&self, lease: &Lease, work: F) -> F::Output {
         tokio::select! {
             biased;

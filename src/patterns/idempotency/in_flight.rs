@@ -1,8 +1,6 @@
-//! Requests that this process executes. Others with their keys wait here and not in the database.
-//!
-//! Input: a [`Request`]. Output: an [`InFlight`] for the first request with its key. Other requests
-//! get a receiver of its [`Progress`], which closes if the first one ends without a response.
-//! Invariant: at most one request per key waits in the database.
+//! Requests that this process executes. Others with their keys wait here and not in the database:
+//! they receive the first one's [`Progress`]. Invariant: at most one request per key waits in the
+//! database.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -43,7 +41,6 @@ pub(super) struct InFlight {
 
 #[derive(Debug)]
 pub(super) enum Holder {
-    /// Another attempt of this request.
     Same(watch::Receiver<Progress>),
     Other,
 }
@@ -67,7 +64,7 @@ impl AllInFlight {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Name, First>> {
-        // Each change is a single step, so a panic cannot leave the map half changed.
+        // Each change is a single step, so a panic leaves the map intact.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

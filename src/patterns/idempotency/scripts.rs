@@ -1,9 +1,6 @@
 //! Two Lua scripts that change an idempotency key only if it still has its owner's PENDING.
-//!
-//! Input: a connection, the key, the arguments. Output: whether the value was the owner's.
 //! Invariant: comparison and write are atomic. A key of another type stays unchanged and raises no
-//! error, so that it does not look like a failure of Redis. PSETEX replaces SET with options,
-//! because each argument of a call from Lua costs time.
+//! error. PSETEX replaces SET with options, because each argument of a call from Lua costs time.
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind};
@@ -38,8 +35,7 @@ impl Script {
         Self { code, digest: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// Runs the script by its digest. If Redis does not know the digest (restart, failover, SCRIPT
-    /// FLUSH), sends the script's text.
+    /// Sends the script's text if Redis does not know the digest (restart, failover, SCRIPT FLUSH).
     pub(super) async fn run(
         &self,
         connection: &mut impl ConnectionLike,

@@ -1,8 +1,6 @@
 //! Finds the outcome of a transaction that failed with its session, or that its own effects ended.
-//!
-//! Input: the failure and the messages of the transaction. Output: the failure with its cause, and
-//! the messages that have a marker but no effects. Invariant: no message is blamed if its server
-//! was restarted. Only the server that ran a transaction is asked for its outcome.
+//! Invariant: no message is blamed if its server was restarted. Only the server that ran a
+//! transaction is asked for its outcome.
 
 use uuid::Uuid;
 
@@ -39,8 +37,8 @@ impl<E: Effects> BatchProcessor<E> {
         }
     }
 
-    /// Handles effects that committed their transaction. The markers of the failed message and of
-    /// later ones are then ignored; the others are valid.
+    /// If effects committed their transaction, the markers of the failed and of later messages are
+    /// ignored.
     pub(super) async fn note_commit(
         &mut self,
         failed: &TransactionFailure,

@@ -1,9 +1,7 @@
 //! Caches in Redis which messages are processed, so that most repeats need no transaction.
-//!
-//! Input: messages, before the transaction and after its commit; the database's offsets. Output:
-//! ids of messages that are certainly processed. Invariant: only committed messages are cached,
-//! with their offset, and a hit counts only below the database's offset. A hit is therefore true
-//! even after a restore. A miss has no meaning, so a failing cache costs only time.
+//! Invariant: only committed messages are cached, with their offset, and a hit counts only below
+//! the database's offset. A hit is therefore true even after a restore. A failing cache costs only
+//! time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +15,7 @@ use super::membership::Membership;
 use super::{CacheSpec, InboxError, Message};
 use crate::redis_client::{Connection, Server};
 
-/// Bypass time after a failure: an outage costs one timeout per second.
+/// An outage costs one timeout per second.
 const BYPASS_TIME: Duration = Duration::from_secs(1);
 
 pub(super) struct DoneCache {
@@ -38,8 +36,7 @@ impl DoneCache {
         Ok(Self {
             server: Server::parse(&spec.url).map_err(|_| InboxError::CacheUrl)?,
             spec: spec.clone(),
-            // The hash tag puts all keys of a consumer on one cluster node, so each batch is one
-            // command.
+            // The hash tag puts a consumer's keys on one cluster node.
             prefix: format!("postrider:done:{{{consumer}}}:"),
             connection: None,
             bypassed_until: None,
@@ -84,7 +81,7 @@ impl DoneCache {
         let _: Option<()> = self.exchange(messages, answer).await;
     }
 
-    /// The key contains the partition, because offsets compare only within a partition.
+    /// Offsets compare only within a partition, so the key contains the partition.
     fn key(&self, message: &Message) -> String {
         let record = &message.record;
         format!("{}{}:{}:{}", self.prefix, record.topic, record.partition, message.id)

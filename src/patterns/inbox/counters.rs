@@ -1,7 +1,4 @@
-//! Counters and status of a consumer, for metrics and health checks.
-//!
-//! Input: updates by the consumer's thread. Output: a `ConsumerSnapshot` or a `ConsumerStatus`,
-//! from any thread. Invariant: counters never decrease.
+//! Counters and status of a consumer, readable from any thread. Invariant: counters never decrease.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -35,29 +32,29 @@ pub struct ConsumerCounters {
 pub struct ConsumerSnapshot {
     /// Batches of records that were taken and finished.
     pub batches: u64,
-    /// Statements sent in transactions with messages, without statements of the effects.
+    /// Statements in transactions with messages, without statements of the effects.
     pub statements: u64,
     /// Messages whose effects were committed.
     pub processed: u64,
-    /// Messages that were processed before, according to the markers or the cache.
+    /// Messages that were processed before.
     pub duplicates: u64,
     /// Messages of ignored types.
     pub passed_over: u64,
-    /// Dead letters that the broker confirmed.
+    /// Confirmed dead letters.
     pub dead_letters: u64,
-    /// Retries of batches and of single messages after a technical failure.
+    /// Retries after a technical failure.
     pub retries: u64,
-    /// Messages found in the cache, which needed no statement.
+    /// Messages found in the cache.
     pub cache_hits: u64,
     /// Messages not found in the cache.
     pub cache_misses: u64,
     /// Requests to the cache that failed or timed out.
     pub cache_failures: u64,
-    /// Rewinds of a partition, because the database was behind the group's position.
+    /// Rewinds of a partition to the database's offset.
     pub rewinds: u64,
-    /// Messages that had to wait for an earlier one of their aggregate.
+    /// Messages that waited for an earlier one of their aggregate.
     pub sequence_waits: u64,
-    /// Messages that waited for an earlier one in vain.
+    /// Messages that waited in vain.
     pub sequence_gaps: u64,
 }
 

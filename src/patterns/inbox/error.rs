@@ -1,5 +1,5 @@
-//! Errors with which a consumer does not start, or ends: `InboxError`. Invariant: no text contains
-//! a password, a key or a payload. Transient failures are retried and are not errors here.
+//! Errors that end a consumer. Invariant: no text contains a password, a key or a payload.
+//! Transient failures are retried instead.
 
 use std::error::Error;
 
@@ -27,24 +27,23 @@ pub enum InboxError {
     /// The client of the dead-letter topic cannot be created.
     #[error("cannot create the producer of dead letters")]
     DeadLetters(#[source] SinkError),
-    /// The URL of the cache cannot be parsed. The error does not repeat it, because it may contain
-    /// a password.
+    /// The URL of the cache cannot be parsed. It may contain a password, so it is not repeated.
     #[error("the URL of the cache is not valid")]
     CacheUrl,
     /// The consumer's thread or its runtime does not start.
     #[error("cannot start the consumer's thread")]
     Thread(#[source] std::io::Error),
-    /// The consumer was not run in a Tokio runtime, which the tasks of its effects need.
+    /// The consumer was not run in a Tokio runtime.
     #[error("the consumer was not run in a Tokio runtime")]
     NoRuntime,
     /// `Effects::interest` or `Effects::committed` panicked. A panic in `Effects::apply` is a
-    /// failed attempt instead. If panics abort, each of them ends the process.
+    /// failed attempt instead.
     #[error("the consumer's thread panicked")]
     Panicked,
 }
 
 impl InboxError {
-    /// Omits the setting's value, which the library's reason repeats: it may be a password.
+    /// Omits the setting's value, which may be a password and which the library's reason repeats.
     pub(super) fn of_client(error: KafkaError) -> Self {
         let KafkaError::ClientConfig(outcome, reason, name, _) = error else {
             return Self::Client(error.into());

@@ -1,8 +1,5 @@
 //! Asks the brokers for lag, ends of partitions, the group's offsets, and missing topics.
-//!
-//! Input: assigned partitions, or names of topics. Output: `Watermarks`, `LogEnds`, committed
-//! offsets, missing topics. Invariant: each request has a time limit. The lag takes at most three
-//! requests: one for the high watermarks, and two more after a new assignment.
+//! Invariant: each request has a time limit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,8 +20,8 @@ pub(super) struct Watermarks {
 }
 
 impl Watermarks {
-    /// Asks the brokers. Without partitions, only checks that they answer. librdkafka's cached
-    /// watermarks may be old, because paused partitions are not fetched.
+    /// Without partitions, only checks that the brokers answer. librdkafka's cached watermarks may
+    /// be old, because paused partitions are not fetched.
     pub(super) fn ask<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         topics: &[String],
@@ -72,7 +69,7 @@ impl LogEnds {
     }
 }
 
-/// Returns the offsets that the group has committed. A partition without one is left out.
+/// Omits partitions without a committed offset.
 pub(super) fn committed_offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Partition],
@@ -97,7 +94,7 @@ pub(super) fn partitions_of<C: ConsumerContext>(
     Ok(partitions)
 }
 
-/// Returns the topics that are missing in the metadata; none if the brokers do not answer.
+/// Returns none if the brokers do not answer.
 pub(super) fn missing_topics<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &[String],
@@ -110,10 +107,9 @@ pub(super) fn missing_topics<C: ConsumerContext>(
     topics.iter().filter(|topic| !is_shown(topic)).cloned().collect()
 }
 
-/// Requests a watermark of each partition, in one request per broker. librdkafka sends the logical
-/// offset as the timestamp of ListOffsets, where -2 and -1 mean the two watermarks. Under
-/// `read_committed` the end is the last stable offset. Source: librdkafka 2.12,
-/// `rd_kafka_offsets_for_times`.
+/// One request per broker: librdkafka sends the logical offset as the timestamp of ListOffsets,
+/// where -2 and -1 mean the two watermarks (librdkafka 2.12, `rd_kafka_offsets_for_times`). Under
+/// `read_committed` the end is the last stable offset.
 fn watermark_offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Partition],

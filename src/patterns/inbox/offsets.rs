@@ -1,11 +1,8 @@
 //! The consumer's offsets in the database: reads and writes `consumer_offsets`.
 //!
-//! Input: offsets to write, each with the minimum that the database should have. Output: the
-//! database's offsets, or `RolledBack::WentBack` if they are smaller.
-//!
 //! Invariant: every message below a row's `next_offset` is handled in this database. A row is
-//! advanced in or after the transaction of the messages, only if it is as far as the consumer
-//! knows, and never backwards.
+//! advanced in or after the transaction of the messages, and never backwards. If a row is smaller
+//! than expected, the database has gone back (`RolledBack::WentBack`).
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row, Statement, Transaction};
@@ -14,8 +11,8 @@ use super::assignments::Advance;
 use super::session::{Database, PgSession, RolledBack, marker_error};
 use super::start::{DatabaseOffsets, Plan};
 
-/// A consumer that lost its partition may still commit. Its row is then too old to change anything,
-/// or the new owner finds the markers.
+/// A consumer that lost its partition may still commit: its row is too old to change anything, or
+/// the new owner finds the markers.
 const ADVANCE: &str = "\
     UPDATE consumer_offsets AS kept \
     SET next_offset = greatest(kept.next_offset, new.next_offset), updated_at = now() \
@@ -23,8 +20,7 @@ const ADVANCE: &str = "\
     WHERE kept.consumer = $1 AND kept.topic = new.topic AND kept.partition = new.partition \
     AND kept.next_offset >= new.at_least";
 
-/// A standby, which may be behind, refuses the lock. The lock does not wait for sessions that
-/// advance the row.
+/// A standby, which may be behind, refuses the lock. Sessions that advance the row do not block it.
 const READ: &str = "\
     SELECT topic, partition, next_offset FROM consumer_offsets WHERE consumer = $1 FOR KEY SHARE";
 
@@ -49,7 +45,7 @@ pub(super) async fn prepare_advance(client: &Client) -> Result<Statement, Error>
     client.prepare_typed(ADVANCE, &ADVANCE_TYPES).await
 }
 
-/// Advances the rows, if any. After an error the transaction must be rolled back.
+/// After an error the transaction must be rolled back.
 pub(super) async fn advance(
     client: &Transaction<'_>,
     statement: &Statement,
@@ -72,7 +68,6 @@ pub(super) async fn advance(
 }
 
 impl Database {
-    /// A standby refuses the statement.
     pub(super) async fn offsets(&mut self) -> Result<DatabaseOffsets, RolledBack> {
         let PgSession { client, consumer, .. } = self.session().await?;
         let outcome = async {
@@ -99,7 +94,7 @@ impl Database {
         outcome.inspect_err(|rolled_back| self.end_if_unavailable(rolled_back))
     }
 
-    /// Advances rows for messages that need no transaction.
+    /// For messages that need no transaction.
     pub(super) async fn store(&mut self, advances: &[Advance]) -> Result<(), RolledBack> {
         let session = self.session().await?;
         let PgSession { client, consumer, advance: statement, .. } = session;

@@ -1,8 +1,5 @@
-//! Statements of the application's effects, prepared once per session.
-//!
-//! Input: the text of a statement, and a consumer's transaction. Output: the statement as prepared
-//! in that session, which a thread-local value identifies (`enter`). Invariant: a statement is used
-//! only in the session that prepared it.
+//! Statements of the application's effects, prepared once per session. Invariant: a statement is
+//! used only in the session that prepared it, which a thread-local value identifies (`enter`).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio_postgres::{Client, Error, Statement, Transaction};
 
-/// Maximum number of sessions whose statements are remembered.
 const SESSIONS_MAX: usize = 16;
 
 thread_local! {
@@ -37,28 +33,28 @@ impl Drop for Entered {
     }
 }
 
-/// Returns the session's number if it is the consumer's. The client does not move in this time, so
-/// its address is unique.
+/// `None` in a session that is not the consumer's. The client does not move in this time, so its
+/// address is unique.
 fn session_of(tx: &Transaction<'_>) -> Option<u64> {
     let here = std::ptr::from_ref(tx.client());
     CURRENT.get().filter(|(client, _)| *client == here).map(|(_, session)| session)
 }
 
-/// A statement that is parsed once per session. Use it as a `static` or as a field of the effects.
+/// A statement that is parsed once per session. Use it as a `static` or a field.
 #[derive(Debug)]
 pub struct Prepared {
     sql: &'static str,
-    /// Statements by session, the newest last.
+    /// The newest last.
     known: Mutex<Vec<(u64, Statement)>>,
 }
 
 impl Prepared {
-    /// Creates a statement with parameters `$1`, `$2` and so on. Does not prepare it yet.
+    /// Creates a statement with parameters `$1`, `$2` and so on.
     pub const fn new(sql: &'static str) -> Self {
         Self { sql, known: Mutex::new(Vec::new()) }
     }
 
-    /// Returns the statement for use in this transaction.
+    /// Statement for use in this transaction.
     pub async fn of(&self, tx: &Transaction<'_>) -> Result<Statement, Error> {
         let Some(session) = session_of(tx) else { return tx.prepare(self.sql).await };
         if let Some(statement) = self.find(session) {

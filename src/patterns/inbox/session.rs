@@ -1,7 +1,5 @@
 //! Session with Postgres: runs the transaction that inserts markers and applies effects.
 //!
-//! Input: messages, their next offsets, `Effects`. Output: numbers of applied and duplicate
-//! messages, or `RolledBack`.
 //!
 //! Invariants:
 //!
@@ -118,9 +116,8 @@ pub(super) struct TransactionFailure {
     pub(super) took: Duration,
     /// Index of the failed message, from 0, if it was a single one.
     pub(super) at: Option<usize>,
-    /// Start time of the server whose session was lost. The outcome of a COMMIT is then unknown.
-    /// Any message may be the cause, because a server may report the loss only to the next
-    /// statement.
+    /// Start time of the server whose session was lost. The outcome of a COMMIT is then unknown,
+    /// and any message may be the cause.
     pub(super) lost: Option<i64>,
     /// Transaction id after markers were written. The effects may have committed it.
     pub(super) xact: Option<i64>,
@@ -218,7 +215,8 @@ impl Database {
         }
     }
 
-    /// Ends an older session. A new one may reach another server, or see other settings.
+    /// Ends a session of at least this age. A new one may reach another server, or see other
+    /// settings.
     pub(super) fn renew(&mut self, age: Duration) {
         self.session = self.session.take().filter(|session| session.opened.elapsed() < age);
     }

@@ -1,8 +1,5 @@
-//! Keeps the offsets of the database and of Kafka consistent between batches.
-//!
-//! Input: the group's assignment, handled records, the database's offsets. Output: start positions;
-//! stored offsets of messages without a transaction; the order to read again after a step back.
-//! Invariant: retries with back-off block neither the group's polls nor the end of the consumer.
+//! Keeps the offsets of the database and of Kafka consistent between batches. Invariant: retries
+//! with back-off block neither the group's polls nor the end of the consumer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,10 +15,10 @@ use super::group::Group;
 use super::session::{Database, RolledBack};
 use super::stop::ConsumerStop;
 
-/// Interval of storing offsets of messages that needed no transaction.
+/// For offsets of messages that needed no transaction.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which the database is asked whether it has gone back. Each transaction asks too, but
-/// idle partitions have none.
+/// Interval of checks for a step back of the database. Idle partitions have no transactions that
+/// check.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
@@ -31,8 +28,7 @@ pub(super) struct Upkeep {
     backoff: Backoff,
     stored: Instant,
     checked: Instant,
-    /// Dead letters whose offsets the database has. A repeated one is harmless, but an operator
-    /// must look at it.
+    /// A repeated dead letter is harmless, but an operator must look at it.
     dead_letters: u64,
     failures: u32,
     is_unavailable: bool,
@@ -45,7 +41,6 @@ enum Failed {
     WentBack,
     /// The brokers did not answer, or a partition is not ready.
     NotYet,
-    /// The database is unavailable, or refused the statement for now.
     Database {
         why: String,
         hint: Option<&'static str>,

@@ -1,8 +1,6 @@
 //! Checks that a transaction is still the one with the markers, because effects may have ended it.
-//!
-//! Input: the consumer's transaction and its number in Postgres. Output: the transaction, or the
-//! reason of the failure. Invariant: writes of later messages in another transaction are committed
-//! if and only if their markers are.
+//! Invariant: writes of later messages in another transaction are committed if and only if their
+//! markers are.
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -11,7 +9,7 @@ use tokio_postgres::{Client, Error, GenericClient, Statement, Transaction};
 use super::Failure;
 use super::session::TransactionFailure;
 
-/// Runs before COMMIT. Another number, or none, means that an effect has ended the transaction.
+/// Another number, or none, means that an effect has ended the transaction.
 const CURRENT_XACT: &str = "SELECT txid_current_if_assigned()";
 
 const XACT_IS_COMMITTED: &str = "SELECT coalesce(txid_status($1) = 'committed', false)";
@@ -31,7 +29,7 @@ pub(super) async fn prepare_look(client: &Client) -> Result<Statement, Error> {
     client.prepare(CURRENT_XACT).await
 }
 
-/// Returns the transaction, if it is still the one with the markers and can be committed.
+/// Fails unless the transaction is still the one with the markers and can be committed.
 pub(super) async fn still_in<'tx>(
     tx: Transaction<'tx>,
     look: &Statement,
@@ -39,7 +37,7 @@ pub(super) async fn still_in<'tx>(
 ) -> Result<Transaction<'tx>, TransactionFailure> {
     let current = tx.query_one(look, &[]).await;
     let current: Option<i64> = current.and_then(|row| row.try_get(0)).map_err(ignored)?;
-    // No message has a new marker: the transaction had only the messages of `Work::unmarked`.
+    // Without new markers, the transaction had only messages of `Work::unmarked`.
     let Some(xact) = xact.filter(|xact| current != Some(*xact)) else { return Ok(tx) };
     let unended = |error: Error| TransactionFailure::new(error.into(), None);
     // The writes of later messages in another transaction belong to the markers of this one.

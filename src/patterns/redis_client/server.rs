@@ -1,8 +1,6 @@
-//! The address of Redis: one server, the master that Sentinels name, or a Redis Cluster.
-//!
-//! Input: a URL (`redis://`, `redis+cluster://`, `redis+sentinel://`, or `rediss`). Output: a
-//! [`Connection`]. Invariant: no error repeats the URL, which may contain passwords. Each new
-//! connection goes to the master that the Sentinels name at that time.
+//! The address of Redis: one server, the master that Sentinels name, or a Redis Cluster. Invariant:
+//! no error repeats the URL, which may contain passwords. After a failover, a new connection goes
+//! to the new master.
 
 use std::time::Duration;
 
@@ -19,13 +17,13 @@ use redis::{
 
 use super::connection::Connection;
 
-/// Limit for name resolution, TCP, TLS and authentication.
+/// Includes name resolution, TCP, TLS and authentication.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for sent data to stay unacknowledged. The kernel's default is about 15 minutes.
+/// The kernel's default is about 15 minutes.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Retries per command in a cluster: one for a redirection, one for an unreachable node. The
-/// caller's time limit ends before more could help.
+/// One for a redirection, one for an unreachable node. The caller's time limit ends before more
+/// could help.
 #[cfg(feature = "redis-cluster")]
 const CLUSTER_RETRIES: u32 = 2;
 
@@ -140,8 +138,8 @@ fn invalid(why: &'static str) -> RedisError {
     (ErrorKind::InvalidClientConfig, why).into()
 }
 
-/// The parts of `[login@]host[,host..][/path][?query]`. The URL is percent-encoded, so no part
-/// contains a separator.
+/// Parts of `[login@]host[,host..][/path][?query]`. The URL is percent-encoded, so no part contains
+/// a separator.
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 struct MultiHostUrl<'a> {
     /// With its `@`, or empty.

@@ -13,23 +13,23 @@ pub enum SagaError {
     /// The saga was not started here.
     #[error("there is no saga `{kind}` `{id}`")]
     Unknown {
-        /// [`Saga::KIND`](super::Saga::KIND).
+        /// Kind of saga.
         kind: &'static str,
         /// The saga's id.
         id: String,
     },
-    /// A saga with this id exists. Nothing was written, and the transaction may continue.
+    /// The saga exists. Nothing was written, and the transaction may continue.
     #[error("saga `{kind}` `{id}` was started before")]
     Exists {
-        /// [`Saga::KIND`](super::Saga::KIND).
+        /// Kind of saga.
         kind: &'static str,
         /// The saga's id.
         id: String,
     },
-    /// The stored state cannot be decoded: an older version or another program wrote it.
+    /// The stored state cannot be decoded.
     #[error("cannot decode the stored state of saga `{kind}` `{id}`")]
     State {
-        /// [`Saga::KIND`](super::Saga::KIND).
+        /// Kind of saga.
         kind: &'static str,
         /// The saga's id.
         id: String,
@@ -37,20 +37,20 @@ pub enum SagaError {
         #[source]
         source: serde_json::Error,
     },
-    /// An event would reopen a saga that has ended. The saga would have no deadline.
+    /// An event would reopen a saga that has ended.
     #[error("saga `{kind}` `{id}` has ended, and event `{event}` would have it go on")]
     Reopened {
-        /// [`Saga::KIND`](super::Saga::KIND).
+        /// Kind of saga.
         kind: &'static str,
         /// The saga's id.
         id: String,
-        /// Event name from [`Saga::name`](super::Saga::name).
+        /// Event name.
         event: &'static str,
     },
-    /// An emitted event could not be appended to the outbox.
+    /// An emitted event could not be appended.
     #[error("cannot append a saga's event to the outbox")]
     Outbox(#[from] WriterError),
-    /// A table or a column of the sagas does not exist.
+    /// A table or a column does not exist.
     #[error("a table or a column of the sagas is missing")]
     Missing(#[source] Error),
     /// A statement of [`Saga::status_changed`](super::Saga::status_changed) failed.
@@ -107,8 +107,8 @@ impl SagaError {
     }
 }
 
-/// The consumer retries the message, for at least
-/// [`give_up_after`](crate::inbox::ConsumerSpec::give_up_after) if the saga does not exist yet.
+/// The consumer retries the message for at least
+/// [`give_up_after`](crate::inbox::ConsumerSpec::give_up_after), if the saga does not exist yet.
 #[cfg(feature = "inbox")]
 impl From<SagaError> for crate::inbox::Failure {
     fn from(error: SagaError) -> Self {

@@ -22,7 +22,7 @@ pub struct Transition {
     pub from: String,
     /// Status after the event; may equal `from`.
     pub to: &'static str,
-    /// Whether the state changed, which a repeated or late event does not cause.
+    /// Whether the state changed.
     pub changed: bool,
     /// Whether the saga ended with this event.
     pub ended: bool,
@@ -62,8 +62,8 @@ pub struct HistoryEntry {
 /// Starts a saga in the caller's transaction, emits its first events and sets its timers. Its
 /// deadline is `timeout` from now.
 ///
-/// Result [`SagaError::Exists`]: nothing was written, and the transaction may continue. If the
-/// start may come twice or late, use [`start_or_advance`].
+/// After [`SagaError::Exists`] the transaction may continue. If the start may come twice or late,
+/// use [`start_or_advance`].
 pub async fn start<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -102,10 +102,9 @@ impl<S> NewSaga<S> {
 }
 
 /// Applies an event as [`advance`] does, and starts the saga first if it does not exist
-/// ([`Transition::started`]).
+/// ([`Transition::started`]). Let [`Saga::apply`] emit the first events.
 ///
-/// Make the start an event like the others, and let [`Saga::apply`] emit the first events. An event
-/// after the saga's deletion ([`clean_ended`](super::clean_ended)) starts it again.
+/// An event after the saga's deletion ([`clean_ended`](super::clean_ended)) starts it again.
 pub async fn start_or_advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,

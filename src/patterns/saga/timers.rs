@@ -1,8 +1,6 @@
-//! Timers of sagas in Postgres: sets, cancels and fires them.
-//!
-//! Input: the timers that run after an event, the database's clock. Output: rows of `saga_timers`,
-//! and the event of a fired timer. Invariant: a timer fires once, in the transaction that deletes
-//! its row. The saga is locked before its timers, so firing and cancelling do not deadlock.
+//! Timers of sagas in Postgres: sets, cancels and fires them. Invariant: a timer fires once, in the
+//! transaction that deletes its row. The saga is locked before its timers, so firing and cancelling
+//! do not deadlock.
 
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
@@ -18,7 +16,7 @@ pub(super) struct DueTimer {
     name: String,
 }
 
-/// Cancels all timers of a saga that are not in `running`, and sets missing ones.
+/// Cancels timers that are not in `running`, and sets missing ones.
 pub(super) async fn replace<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
@@ -46,8 +44,7 @@ pub(super) async fn replace<S: Saga>(
     Ok(())
 }
 
-/// Takes due timers, the oldest up to `limit`, and skips locked ones. Postpones them, so that no
-/// other process takes them.
+/// Postpones the taken timers, so that no other process takes them.
 pub(super) async fn take_due<S: Saga>(
     transaction: &Transaction<'_>,
     limit: i64,
@@ -63,21 +60,21 @@ pub(super) async fn take_due<S: Saga>(
     rows.iter().map(|row| Ok(DueTimer { id: row.try_get(0)?, name: row.try_get(1)? })).collect()
 }
 
-/// Fires a timer that was taken, unless it was cancelled since.
+/// Fires a taken timer, unless it was cancelled since.
 pub(super) async fn fire<S: Saga>(
     transaction: &Transaction<'_>,
     timer: &DueTimer,
 ) -> Result<(), SagaError> {
     let DueTimer { id, name } = timer;
     let loaded = load_locked::<S>(transaction, id).await?;
-    // A timer that was cancelled and set again has no tries, so it is not the timer that was taken.
+    // A timer that was cancelled and set again has no tries.
     let sql = "DELETE FROM saga_timers WHERE kind = $1 AND id = $2 AND name = $3 AND tries > 0";
     let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
         [(&S::KIND, Type::TEXT), (id, Type::TEXT), (name, Type::TEXT)];
     if transaction.execute_typed(sql, &values).await? == 0 {
         return Ok(());
     }
-    // An earlier version set the timer, and this version does not use it.
+    // Only an earlier version uses the timer.
     let Some(event) = S::timer_fired(name) else { return Ok(()) };
     step(transaction, id, loaded, &event, Cause::default()).await?;
     Ok(())

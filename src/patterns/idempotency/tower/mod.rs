@@ -12,9 +12,9 @@
 //! Invariant: a handler whose client hangs up continues. If it ends without an effect, the key is
 //! free before its response is sent. A success without [`Attempt::run`] is an error.
 //!
-//! Put a layer that limits the time of a request outside this one; in axum, add it after this one.
-//! The work then continues, and the next attempt finds its response. A handler that hangs keeps its
-//! session and its key, so bound its waits (`statement_timeout`).
+//! Put a layer that limits the time of a request outside this one (in axum, add it after this one),
+//! so that the work continues. A handler that hangs keeps its session and its key, so bound its
+//! waits (`statement_timeout`).
 //!
 //! # An endpoint
 //!
@@ -107,15 +107,14 @@ pub struct IdempotencyLayer<C> {
 }
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
-    /// Creates a layer. `operation` names the handler's action, such as `POST /orders`. Each
-    /// handler needs its own name, which must never change, because the fingerprint contains it.
+    /// Creates a layer. `operation` is the handler's own, permanent name, such as `POST /orders`,
+    /// because the fingerprint contains it.
     ///
-    /// The URI alone does not distinguish handlers: `Router::nest` strips its prefix before this
-    /// layer. If the prefix has a parameter (`/accounts/{id}`), put the layer outside the router
-    /// that nests.
+    /// The URI alone does not distinguish handlers: `Router::nest` strips its prefix. If the prefix
+    /// has a parameter (`/accounts/{id}`), put the layer outside the router that nests.
     ///
     /// `caller` returns the authenticated owner of a request's keys, the scope of [`Request::new`].
-    /// `None` is refused with 403. A key that is used for two operations gets 422.
+    /// `None` is refused with 403.
     pub fn new(guard: Guard, operation: impl Into<Arc<str>>, caller: C) -> Self {
         Self {
             guard,
@@ -281,7 +280,7 @@ fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
 
 impl Outcome {
     /// Returns the client's response. A replay is marked `Idempotent-Replayed: true`. Other
-    /// outcomes are problems: 409 with Retry-After, or 422.
+    /// outcomes are problems (409 or 422).
     pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
         match self {
             Self::Executed(response) => response.into_http(),

@@ -1,5 +1,5 @@
-//! Reasons why a record is not a message (`InvalidMessage`), for its dead letter. Invariant:
-//! neither code nor text repeats any content of the record.
+//! Reasons why a record is not a message, for its dead letter. Invariant: no text repeats content
+//! of the record.
 
 /// Reason why a record is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -8,7 +8,7 @@ pub enum InvalidMessage {
     /// A required header is missing, null or empty.
     #[error("the header `{0}` is missing")]
     Missing(String),
-    /// The header, or the value's member that replaces it, is malformed.
+    /// The header, or the member that replaces it, is malformed.
     #[error("the header `{field}` is not {wanted}")]
     Malformed {
         /// Name of the header.
@@ -16,13 +16,13 @@ pub enum InvalidMessage {
         /// Expected form of the header.
         wanted: &'static str,
     },
-    /// The key, which names the aggregate, is malformed.
+    /// The key is malformed.
     #[error("the key is not {wanted}")]
     Key {
         /// Form that [`MessageFormat::key`](super::MessageFormat::key) requires.
         wanted: &'static str,
     },
-    /// The value is not valid JSON from this position on.
+    /// The value is not JSON from this position on.
     #[error("the payload is not JSON (line {line}, column {column})")]
     Payload {
         /// Line, from 1.
@@ -42,7 +42,7 @@ pub enum InvalidMessage {
 }
 
 impl InvalidMessage {
-    /// Returns the reason in one word, for the dead letter and for metrics.
+    /// One word for the dead letter and for metrics.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Missing(_) => "missing_header",

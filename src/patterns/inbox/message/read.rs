@@ -1,8 +1,6 @@
-//! Reads the parts of a message from its record.
-//!
-//! Input: a record and its format. Output: all parts except the record, or the defect. Invariant:
-//! headers come before members of the value. An empty or null part counts as absent. A malformed
-//! part is an error, even if it is optional. Pure.
+//! Reads the parts of a message from its record. Invariant: headers come before members of the
+//! value. An empty or null part counts as absent. A malformed part is an error, even if it is
+//! optional.
 
 use std::fmt::Write as _;
 
@@ -53,25 +51,25 @@ fn malformed(field: &str, wanted: &'static str) -> InvalidMessage {
     InvalidMessage::Malformed { field: field.to_owned(), wanted }
 }
 
-/// Converts the id to a marker. `None` if the id is not a UUID and must be one.
+/// `None` if the id is not a UUID and must be one.
 fn marker(id: &str, record: &StoredRecord, format: &MessageFormat) -> Option<Uuid> {
     if !format.has_text_ids {
         return Uuid::try_parse(id).ok();
     }
     let uuid = Uuid::try_parse(id).ok().filter(|_| id.len() == UUID_BYTES);
-    // Topic names contain no slash, so different pairs of topic and text give different names.
+    // Topic names contain no slash, so the name is unambiguous.
     let of_text = || Uuid::new_v5(&TEXT_ID_NAMESPACE, format!("{}/{id}", record.topic).as_bytes());
     Some(uuid.unwrap_or_else(of_text))
 }
 
-/// Texts by name: first the headers, then the members of the value.
+/// First the headers, then the members of the value.
 struct Fields<'r> {
     record: &'r StoredRecord,
     members: &'r Members<'r>,
 }
 
 impl Fields<'_> {
-    /// Returns the first name that is present and not empty, or the missing name.
+    /// First name that is present and not empty, or the missing name.
     fn find<'n>(
         &self,
         set: Option<&'n str>,

@@ -1,8 +1,6 @@
-//! The last handled number of each aggregate: reads and writes `consumer_sequences`.
-//!
-//! Input: aggregates, and the steps of a transaction. Output: the numbers in the database.
-//! Invariant: a row is advanced in the transaction of the effects, and only from the number that
-//! was read. If two members handle an aggregate at once, the second is rolled back.
+//! The last handled number of each aggregate: reads and writes `consumer_sequences`. Invariant: a
+//! row is advanced in the transaction of the effects, and only from the number that was read. If
+//! two members handle an aggregate at once, the second is rolled back.
 
 use std::collections::BTreeMap;
 
