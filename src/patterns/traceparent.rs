@@ -20,7 +20,7 @@ pub struct Traceparent(String);
 pub struct InvalidTraceparent;
 
 impl Traceparent {
-    /// Returns the text unchanged.
+    /// Text of the header, unchanged.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -15,7 +15,7 @@ const SUFFIX: &str = ".dead-letters";
 /// The topic enforces its own size limit.
 const RECORD_BYTES_MAX: u32 = 1_000_000_000;
 
-/// Returns the name of a consumer's dead-letter topic.
+/// Name of a consumer's dead-letter topic.
 pub fn topic_of(consumer: &str) -> String {
     format!("{consumer}{SUFFIX}")
 }
@@ -128,7 +128,7 @@ impl DeadLetters {
         outcome.map(|()| Redriven { sent, ..planned })
     }
 
-    /// Returns the counts that [`DeadLetters::redrive`] would return. Sends nothing.
+    /// Counts that [`DeadLetters::redrive`] would return. Sends nothing.
     pub fn plan_redrive(
         &self,
         filter: &Filter,

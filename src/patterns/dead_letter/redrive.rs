@@ -31,7 +31,7 @@ const CATCH_UP: Duration = Duration::from_millis(100);
 /// This producer does not use the time.
 const NO_TIME: time::Instant = time::Instant::START;
 
-/// One dead letter to send.
+/// A dead letter to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// Position of the dead letter.
@@ -140,11 +140,10 @@ struct Redrive<'a, S> {
     interrupt: &'a dyn Fn() -> Interrupt,
     interval: Duration,
     due: Instant,
-    /// Or the last time without records in flight.
+    /// Time of the last confirmation, or the last time without records in flight.
     last_activity: Instant,
     tickets: u32,
     in_flight: BTreeMap<u32, Sent>,
-    /// Their records are confirmed.
     receipts: VecDeque<Sent>,
     confirmations: Vec<Confirmation>,
     failure: Option<DeadLetterError>,

@@ -86,7 +86,7 @@ impl DeadLetterTopic {
         Ok(survey)
     }
 
-    /// Returns the record at this position, even if it is not a dead letter.
+    /// Record at this position, even if it is not a dead letter.
     pub fn record(&self, at: PartitionOffset) -> Result<StoredRecord, DeadLetterError> {
         let mut found = None;
         let read = self.walk(Some(at.partition), StartOffset::Offset(at.offset), |record| {

@@ -46,7 +46,6 @@ pub struct Attempt(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` if the request has no key.
     keyed: Option<Keyed>,
     was_run: AtomicBool,
     /// Whether a response exists. Locked while the attempt runs.

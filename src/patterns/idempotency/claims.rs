@@ -2,16 +2,10 @@
 //! transaction.
 //!
 //! Invariant: of all transactions that claim one key with [`Claim::Won`], at most one commits. Its
-//! row exists if and only if its effect does, and never changes. Needs
-//! `migrations::Piece::Idempotency`.
+//! row exists if and only if its effect does, and never changes.
 //!
-//! # Why in Postgres and not in Redis
-//!
-//! An owner in Redis owns the key only until its time to live expires. A paused process may still
-//! COMMIT after a successor has begun, and a flush or failover loses the owner. One *effect* is
-//! guaranteed, because effect and row commit together, and both executions need that row.
-//!
-//! # When a row may be deleted
+//! Redis does not suffice: a paused owner may still COMMIT after its time to live, when a successor
+//! has begun, and a flush or failover loses the owner.
 //!
 //! A row may be deleted when nothing can repeat the request. Never delete it before the COMPLETED
 //! time to live in Redis plus the longest transaction: two days with the default settings. A row
@@ -199,7 +193,7 @@ fn status(response: &StoredResponse) -> i16 {
     status
 }
 
-/// Returns the committed claim of the request's key. Does not wait for open transactions: only
+/// Committed claim of the request's key. Does not wait for open transactions: only
 /// [`claim`] decides.
 pub async fn find_claim(
     client: &(impl GenericClient + Sync),

@@ -89,7 +89,6 @@ pub(super) struct Shared {
     pub(super) redis: Option<RedisStore>,
     pub(super) tally: AtomicCounts,
     pub(super) in_flight: Arc<AllInFlight>,
-    /// Runs cleanup after a future or a lease is dropped.
     runtime: Option<Handle>,
 }
 
@@ -255,7 +254,7 @@ impl Guard {
         }
     }
 
-    /// Returns the counts since the guard was created.
+    /// Counts since the guard was created.
     pub fn counts(&self) -> Counts {
         self.shared.tally.snapshot()
     }

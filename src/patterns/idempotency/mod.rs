@@ -1,18 +1,13 @@
 //! The `Idempotency-Key` guard: one effect for many identical requests, for any HTTP framework.
 //!
-//! Invariant: of all requests with one key, at most one commits its effect. A key that Redis loses
-//! can cost a second execution, which is rolled back. No request fails because Redis is down.
+//! Invariant: of all requests with one key, at most one commits its effect. No request fails because
+//! Redis is down.
 //!
-//! # Two halves
+//! **Redis, the cache** ([`Guard`]): a key is absent, then PENDING with its owner's token, then
+//! COMPLETED with the stored response. A lost key can cost a second execution, which is rolled back.
 //!
-//! **Redis, the cache** ([`Guard`]): a key is absent, then PENDING with its owner's token and a
-//! time to live, then COMPLETED with the stored response.
-//!
-//! **Postgres, the claims table** ([`claim`], [`find_claim`]): the time to live also frees the key
-//! of a slow owner. A unique key in the effect's transaction decides: the second INSERT waits for
-//! the first transaction.
-//!
-//! # Use
+//! **Postgres, the claims table** ([`claim`], [`find_claim`]): a unique key in the effect's
+//! transaction decides. The second INSERT waits for the first transaction.
 //!
 //! [`Guard::execute`] is the whole flow. With the feature `idempotency-tower`, a layer does this
 //! for HTTP services: see `tower`. Other drivers implement [`ClaimTransaction`].
@@ -20,7 +15,6 @@
 //! Other flows combine [`Guard::begin`], [`Guard::complete`], [`Guard::release`],
 //! [`Guard::run_renewing`], [`claim`] and [`find_claim`]. Complete after the COMMIT, never before.
 //! Release after any failure, also after a COMMIT with an unknown outcome.
-//!
 
 mod attempt;
 mod breaker;

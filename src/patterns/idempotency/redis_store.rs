@@ -181,7 +181,7 @@ impl RedisStore {
         let reply = match tokio::time::timeout(self.settings.response_timeout, &mut reply).await {
             Ok(reply) => reply,
             Err(elapsed) => {
-                // One timeout may be a pause of the server. After two, the host may be gone or no
+                // A single timeout may be a pause of the server. After two, the host may be gone or no
                 // longer the master.
                 let is_dead = mode == CallMode::Probe && !shared.is_pending();
                 self.failed(&elapsed, is_dead.then_some(&shared));

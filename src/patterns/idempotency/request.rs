@@ -110,7 +110,7 @@ impl TryFrom<&[u8]> for Fingerprint {
 #[non_exhaustive]
 pub struct NotJson;
 
-/// One attempt of a client to have an effect once.
+/// Attempt of a client to have an effect once.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
     scope: String,

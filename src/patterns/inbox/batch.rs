@@ -64,7 +64,6 @@ pub(super) struct BatchProcessor<E> {
     pub(super) membership: Membership,
     pub(super) stop: ConsumerStop,
     pub(super) retries: RetryQueue,
-    /// Records without a valid message.
     pub(super) invalid: InvalidRecords,
     /// Paused: too many of their messages wait.
     pub(super) full: BTreeSet<Partition>,
@@ -116,7 +115,6 @@ pub(super) enum Unfinished {
 #[expect(clippy::large_enum_variant, reason = "nearly all are messages")]
 enum BatchItem {
     Pending(Pending),
-    /// Ignored, or processed before.
     Handled(RecordPosition),
     Invalid(Box<(StoredRecord, InvalidMessage)>, RecordPosition),
 }
@@ -230,8 +228,8 @@ impl<E: Effects> BatchProcessor<E> {
     }
 
     /// Runs one transaction for all messages. If a failure may be the database's fault, repeats it
-    /// without the failed message: the others show whose fault it is. Otherwise continues one by
-    /// one.
+    /// without the failed message: the others show whose fault it is. Otherwise tries the messages
+    /// one by one.
     pub(super) async fn process_together(&mut self, pending: Vec<Pending>) -> Result<(), Halt> {
         let mut pending = self.arrange(pending);
         for _ in 0..REMOVED_MAX {
@@ -271,7 +269,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// At most for the time of a lock wait.
+    /// Publishes due dead letters for at most the time of a lock wait.
     async fn publish_invalid(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         for _ in 0..self.invalid.0.len() {
@@ -291,7 +289,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// At most for the time of a lock wait, so that other messages get their turn.
+    /// Retries due messages for at most the time of a lock wait, so that others get their turn.
     async fn retry_due(&mut self) -> Result<(), Halt> {
         let now = Instant::now();
         if self.retries.is_unclear(self.successes) {
@@ -313,7 +311,7 @@ impl<E: Effects> BatchProcessor<E> {
         Ok(())
     }
 
-    /// At most a batch, so that other keys do not wait.
+    /// Processes at most one batch of the key, so that other keys do not wait.
     async fn process_ready_key(&mut self, queue: KeyQueue) -> Result<(), Halt> {
         let mut ready = queue.into_messages();
         let rest = ready.split_off(self.spec.batch_max.min(ready.len()));

@@ -27,7 +27,7 @@ use super::upkeep::Upkeep;
 use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Must be below `max.poll.interval.ms`.
+/// Poll interval while a batch is processed; below `max.poll.interval.ms`.
 const TICK: Duration = Duration::from_millis(200);
 /// A batch that takes longer is rolled back.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ impl<E: Effects> Consumer<E> {
         Ok(Self { spec, effects, counters: Arc::default() })
     }
 
-    /// Returns the counters and the status, also while the consumer runs.
+    /// Counters and the status, also while the consumer runs.
     pub fn counters(&self) -> Arc<ConsumerCounters> {
         Arc::clone(&self.counters)
     }

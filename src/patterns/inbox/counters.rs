@@ -59,7 +59,7 @@ pub struct ConsumerSnapshot {
 }
 
 impl ConsumerCounters {
-    /// Returns the current status.
+    /// Current status.
     pub fn status(&self) -> ConsumerStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -68,7 +68,7 @@ impl ConsumerCounters {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns the current values.
+    /// Current values.
     pub fn snapshot(&self) -> ConsumerSnapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ConsumerSnapshot {

@@ -29,7 +29,7 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 /// The partitions are paused, so only events arrive.
 const POLLS_PER_TICK: usize = 16;
 const FETCHED_KIB_MAX: &str = "16384";
-/// Milliseconds. The default is minutes, too long to find new topics.
+/// Milliseconds. The default of minutes is too long to find new topics.
 const METADATA_REFRESH_MS: &str = "5000";
 /// The consumer blocks for a request, so the interval is long.
 const LAG_INTERVAL: Duration = Duration::from_secs(5);
@@ -55,7 +55,6 @@ pub(super) struct Group {
     /// Paused for longer than a batch.
     full: BTreeSet<Partition>,
     throttle: LogThrottle,
-    /// Time and epoch of the last lag request.
     asked: (Instant, u64),
     bootstrap: BootstrapServers,
     /// Whether the database has had a row since this consumer joined.
@@ -338,7 +337,7 @@ impl Group {
     }
 }
 
-/// Returns the sought partitions, and whether all were sought.
+/// Sought partitions, and whether all were sought.
 fn seek<'s>(consumer: &BaseConsumer<GroupContext>, starts: &[&'s Start]) -> (Vec<&'s Start>, bool) {
     if starts.is_empty() {
         return (Vec::new(), true);

@@ -107,7 +107,7 @@ pub(super) fn missing_topics<C: ConsumerContext>(
     topics.iter().filter(|topic| !is_shown(topic)).cloned().collect()
 }
 
-/// One request per broker: librdkafka sends the logical offset as the timestamp of ListOffsets,
+/// Sends one request per broker: librdkafka sends the logical offset as the timestamp of ListOffsets,
 /// where -2 and -1 mean the two watermarks (librdkafka 2.12, `rd_kafka_offsets_for_times`). Under
 /// `read_committed` the end is the last stable offset.
 fn watermark_offsets<C: ConsumerContext>(

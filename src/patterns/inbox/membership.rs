@@ -147,8 +147,9 @@ impl ClientContext for GroupContext {
 }
 
 impl ConsumerContext for GroupContext {
-    /// librdkafka gets the partitions after their start is decided: it would request its own start
-    /// and could return to it after a seek (librdkafka 2.12, `rd_kafka_toppar_handle_Offset`).
+    /// Only accepts the partitions. librdkafka gets them after their start is decided: it would
+    /// request its own start and could return to it after a seek (librdkafka 2.12,
+    /// `rd_kafka_toppar_handle_Offset`).
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -194,7 +195,8 @@ pub(super) fn commit(
     }
 }
 
-/// librdkafka only has partitions that are read, but expects the call even without partitions.
+/// Unassigns only partitions that librdkafka has. librdkafka expects the call even without
+/// partitions.
 fn unassign(consumer: &BaseConsumer<GroupContext>, gone: &[Partition]) -> KafkaResult<()> {
     if !matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative) {
         return consumer.unassign();

@@ -53,7 +53,6 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
 
 mod assignments;
 mod attribution;

@@ -33,7 +33,6 @@ pub(super) const BYTES_MAX: usize = 16 << 20;
 /// to fix a full disk. Also caps the counted length of an attempt.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Number of waiting messages behind a blocking message.
 const BLOCKED_MESSAGES: usize = 1_000;
 /// Five attempts of a usual failure take 1.5 s, so a deadlock in a backlog is not reported as
 /// blocking.
@@ -129,7 +128,6 @@ impl Pending {
 }
 
 impl KeyQueue {
-    /// Creates a queue that is due at once.
     pub(super) fn ready(mut messages: VecDeque<Pending>, successes: u64) -> Option<Self> {
         let head = FailedMessage::new(messages.pop_front()?, successes);
         Some(Self { head, followers: messages })

@@ -1,6 +1,5 @@
 //! Session with Postgres: runs the transaction that inserts markers and applies effects.
 //!
-//!
 //! Invariants:
 //!
 //! * Markers, offsets and all writes of the effects are committed together or not at all.
@@ -126,7 +125,6 @@ pub(super) struct TransactionFailure {
 }
 
 impl RolledBack {
-    /// Reason without data of rows, and the fix, if known.
     pub(super) fn explain(self) -> (String, Option<&'static str>) {
         match self {
             Self::Unavailable { why, hint } => (why, hint),

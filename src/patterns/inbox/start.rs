@@ -24,7 +24,7 @@ pub(super) struct Start {
     pub(super) partition: Partition,
     pub(super) epoch: u64,
     pub(super) position: i64,
-    /// After the plan's rows are written.
+    /// Offset in the database after the plan's rows are written.
     pub(super) stored: i64,
     pub(super) went_back: bool,
 }
@@ -115,7 +115,6 @@ impl Plan {
 }
 
 impl Facts {
-    /// Offset to read from, resulting offset of the database, and relation.
     fn decide(&self) -> (i64, i64, Finding) {
         let in_log = self.reached.filter(|next| *next <= self.high);
         let (position, stored, finding) = match self.row {

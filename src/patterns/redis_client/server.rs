@@ -22,7 +22,7 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The kernel's default is about 15 minutes.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
-/// One for a redirection, one for an unreachable node. The caller's time limit ends before more
+/// Retries for a redirection and for an unreachable node. The caller's time limit ends before more
 /// could help.
 #[cfg(feature = "redis-cluster")]
 const CLUSTER_RETRIES: u32 = 2;

@@ -86,7 +86,7 @@ pub async fn fire_due<S: Saga>(
     let transaction = client.transaction().await?;
     let late = overdue::<S>(&transaction, timeout, BATCH).await?;
     let due = timers::take_due::<S>(&transaction, i64::from(BATCH)).await?;
-    // One locked saga must not delay the postponement of the others.
+    // A locked saga must not delay the postponement of the others.
     transaction.commit().await?;
     let mut failure = None;
     for id in &late {
@@ -108,12 +108,12 @@ async fn end(transaction: Transaction<'_>, fired: Result<(), SagaError>) -> Resu
     Ok(transaction.commit().await?)
 }
 
-/// Returns the ids of up to `limit` sagas whose deadline has passed, oldest first. Skips locked
+/// Ids of up to `limit` sagas whose deadline has passed, oldest first. Skips locked
 /// sagas.
 ///
-/// Each deadline is postponed by `timeout`, next time by twice as much, up to 64 times. Otherwise
-/// events would pile up during an outage of their consumers. Commit the postponement before you
-/// advance the sagas. [`fire_due`] does all of this.
+/// Each deadline is postponed by `timeout`, next time by twice as much, up to 64 times `timeout`,
+/// so that events do not pile up. Commit the postponement before you advance the sagas.
+/// [`fire_due`] does all of this.
 pub async fn overdue<S: Saga>(
     transaction: &Transaction<'_>,
     timeout: Duration,
@@ -137,8 +137,7 @@ pub async fn overdue<S: Saga>(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// Counts the open sagas of a kind, and those that have passed a deadline, even if it was
-/// postponed. Reads only open sagas.
+/// Counts the open sagas of a kind, and those that have passed a deadline. Reads only open sagas.
 pub async fn count_open<S: Saga>(client: &impl GenericClient) -> Result<OpenSagas, SagaError> {
     let sql = "SELECT count(*), \
                count(*) FILTER (WHERE put_off > 0 OR deadline < statement_timestamp()) \

@@ -100,7 +100,7 @@ fn summary(row: &Row) -> Result<SagaSummary, SagaError> {
     })
 }
 
-/// Returns the open sagas by their next deadline. `only_overdue` selects sagas that have passed a
+/// Open sagas by their next deadline. `only_overdue` selects sagas that have passed a
 /// deadline.
 pub async fn list<S: Saga>(
     client: &impl GenericClient,

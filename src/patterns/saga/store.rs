@@ -44,7 +44,7 @@ pub struct SagaView<S> {
     pub status: String,
 }
 
-/// One entry of a saga's history.
+/// Entry of a saga's history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HistoryEntry {
@@ -270,7 +270,7 @@ pub(super) async fn step<S: Saga>(
     Ok(Transition { from, to, changed: true, ended, has_ended, started: false, emitted })
 }
 
-/// Returns the current state of a saga.
+/// Current state of a saga.
 pub async fn view<S: Saga>(
     client: &impl GenericClient,
     id: &str,
@@ -280,7 +280,7 @@ pub async fn view<S: Saga>(
     found.map(|row| parse(id, &row)).transpose()
 }
 
-/// Returns the history of a saga, in order.
+/// History of a saga, in order.
 pub async fn history<S: Saga>(
     client: &impl GenericClient,
     id: &str,

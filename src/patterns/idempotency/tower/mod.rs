@@ -1,5 +1,4 @@
-//! The guard as a tower layer in front of a handler. A request that passes carries its [`Attempt`]
-//! in its extensions.
+//! The guard as a tower layer. A request that passes carries its [`Attempt`] in its extensions.
 //!
 //! Input: an HTTP request, the name of the operation, and a closure that returns the caller.
 //! Output: the handler's response, a stored response, or a problem (RFC 9457):
@@ -9,12 +8,12 @@
 //! * 409 while another attempt of this request is in progress
 //! * 422 for a key of another request
 //!
-//! Invariant: a handler whose client hangs up continues. If it ends without an effect, the key is
-//! free before its response is sent. A success without [`Attempt::run`] is an error.
+//! Invariant: a handler whose client hangs up continues. A success without [`Attempt::run`] is an
+//! error.
 //!
 //! Put a layer that limits the time of a request outside this one (in axum, add it after this one),
-//! so that the work continues. A handler that hangs keeps its session and its key, so bound its
-//! waits (`statement_timeout`).
+//! so that the work continues. Bound a handler's waits (`statement_timeout`), because a handler that
+//! hangs keeps its session and its key.
 //!
 //! # An endpoint
 //!
@@ -279,7 +278,7 @@ fn fingerprint(operation: &str, parts: &Parts, body: &[u8]) -> Fingerprint {
 }
 
 impl Outcome {
-    /// Returns the client's response. A replay is marked `Idempotent-Replayed: true`. Other
+    /// Client's response. A replay is marked `Idempotent-Replayed: true`. Other
     /// outcomes are problems (409 or 422).
     pub fn into_http<R: From<Bytes>>(self) -> http::Response<R> {
         match self {

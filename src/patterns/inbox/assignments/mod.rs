@@ -32,7 +32,7 @@ pub(super) struct RecordPosition {
 #[derive(Debug, Default)]
 pub(super) struct Assignments {
     partitions: BTreeMap<Partition, Assignment>,
-    /// From 1.
+    /// Epoch of the last assignment, from 1.
     epoch: u64,
     /// Partitions that any member of the group has read.
     known: BTreeSet<Partition>,
@@ -46,7 +46,7 @@ struct Assignment {
     after_handled: Option<i64>,
     /// Offset after the last received record, or else the start offset.
     expected: Option<i64>,
-    /// Offsets of received records.
+    /// Offsets of received, unhandled records.
     unhandled: BTreeSet<i64>,
     stored: Option<i64>,
     committed: Option<i64>,

@@ -42,7 +42,7 @@ pub enum InvalidMessage {
 }
 
 impl InvalidMessage {
-    /// One word for the dead letter and for metrics.
+    /// Code for the dead letter and for metrics.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Missing(_) => "missing_header",

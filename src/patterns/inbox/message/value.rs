@@ -17,7 +17,6 @@ use super::format::{MessageFormat, ValueFormat};
 use super::{InvalidMessage, PayloadBytes};
 
 const CONTENT_TYPE_HEADER: &str = "content-type";
-/// Header of an event in binary mode.
 const SPEC_VERSION_HEADER: &str = "ce_specversion";
 /// The media type of one event in structured mode; parameters may follow.
 const STRUCTURED: &str = "application/cloudevents+json";
@@ -178,7 +177,7 @@ fn not_json(error: serde_json::Error) -> InvalidMessage {
     InvalidMessage::Payload { line: error.line(), column: error.column() }
 }
 
-/// Returns the text of a string, a number as written, or an empty text for null. `None` for other
+/// Text of a string, a number as written, or an empty text for null. `None` for other
 /// JSON.
 pub(super) fn scalar(json: &RawValue) -> Option<String> {
     match json.get().as_bytes() {

@@ -40,8 +40,8 @@ pub struct SequenceSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum GapPolicy {
-    /// Dead letters (`sequence_gap`) of these and of later messages, until the missing one arrives.
-    /// They can be redriven after it.
+    /// Makes dead letters (`sequence_gap`) of these and of later messages, until the missing one
+    /// arrives. They can be redriven after it.
     #[default]
     DeadLetter,
     /// Handles these messages with a warning. The missing message later becomes a dead letter
@@ -77,7 +77,6 @@ pub(super) type Aggregate = (String, String);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misplaced {
     pub(super) at: usize,
-    /// Last number that was handled before the transaction.
     pub(super) last: Option<i64>,
 }
 
@@ -111,7 +110,6 @@ pub(super) fn next_of(last: Option<i64>, start: SequenceStart) -> Option<i64> {
     }
 }
 
-/// Steps of the transaction, or the messages that are not next.
 pub(super) fn check(
     messages: &[Pending],
     mut fresh: HashSet<Uuid>,
