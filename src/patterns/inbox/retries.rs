@@ -33,6 +33,7 @@ pub(super) const BYTES_MAX: usize = 16 << 20;
 /// to fix a full disk. Also caps the counted length of an attempt.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
+/// Waiting messages that make a failing message of their key count as blocking.
 const BLOCKED_MESSAGES: usize = 1_000;
 /// Five attempts of a usual failure take 1.5 s, so a deadlock in a backlog is not reported as
 /// blocking.
@@ -44,6 +45,7 @@ pub(super) struct Pending {
     pub(super) position: RecordPosition,
     /// False if only the message's number counts.
     pub(super) has_effect: bool,
+    /// Whether an earlier message of the aggregate may be missing.
     pub(super) may_skip: bool,
 }
 
