@@ -1,8 +1,5 @@
 //! Parses from librdkafka's log which topic a Kafka transaction may not write to (a refused
-//! AddPartitionsToTxn), because the library's error does not name the topic.
-//!
-//! Input: one log line. Output: the topic, the broker's reason, and whether a permission is
-//! missing; `None` for a line about the producer itself, for example an old epoch. No I/O.
+//! AddPartitionsToTxn); the library's error does not name the topic.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -13,7 +10,6 @@ pub(super) struct AddPartitionError {
     pub(super) denied: bool,
 }
 
-/// Error codes that concern the producer, not the topic.
 const OF_THE_PRODUCER: [Code; 5] = [
     Code::InvalidProducerEpoch,
     Code::ProducerFenced,
@@ -23,8 +19,8 @@ const OF_THE_PRODUCER: [Code; 5] = [
 ];
 
 impl AddPartitionError {
-    /// Parses librdkafka 2.12's line (`rd_kafka_txn_handle_AddPartitionsToTxn`); the following
-    /// error does not name the topic.
+    /// Parses a line of librdkafka 2.12 (`rd_kafka_txn_handle_AddPartitionsToTxn`). `None` for a
+    /// line about the producer.
     pub(super) fn read(line: &str) -> Option<Self> {
         let (_, rest) = line.split_once("Failed to add partition \"")?;
         let (topic, rest) = rest.split_once("\" [")?;
@@ -33,7 +29,7 @@ impl AddPartitionError {
         if reason.contains("Operation not attempted") {
             return None;
         }
-        // Concerns the producer, which gets its own error: another one may have started.
+        // The producer gets its own error: another one may have started.
         if OF_THE_PRODUCER.iter().any(|code| code.to_string().contains(reason)) {
             return None;
         }

@@ -1,12 +1,8 @@
-//! Checks before a record is sent whether a broker is connected, and how many partitions the topic
-//! has. Another thread queries the brokers if that is unknown, so that a missing topic does not
-//! block the relay.
+//! Checks before a record is sent if a broker is connected, and how many partitions the topic has.
+//! Another thread queries the brokers.
 //!
-//! Input: the record about to be sent. Output: it may be sent (as a partition's first record or
-//! freely), it must wait, its row is refused, or the session is over. Invariant: a record whose
-//! topic is unavailable is not accepted, so waiting for the topic repeats nothing; `TopicBook`
-//! decides about its row. A call waits for brokers only until the first of them answers, 100 ms at
-//! most.
+//! Invariant: a record whose topic is unavailable is not accepted, so waiting for the topic repeats
+//! nothing. A call waits at most 100 ms for brokers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,32 +21,26 @@ use postrider_core::route::Record;
 
 /// Longest time per call for speeding up the library's connect.
 const CONNECT_LIMIT: Duration = Duration::from_millis(100);
-/// Time after which a missing topic without a policy is an error: brokers that create topics take
-/// at most a second.
+/// Time limit for a missing topic without a policy. Brokers create topics within a second.
 const MISSING_LIMIT: Duration = Duration::from_secs(5);
-/// Interval of queries for a missing topic.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// Time that rows wait for answers about single topics, at once and as a share of all time: enough
-/// for dozens of topics at a session's start.
+/// Wait of rows for answers about single topics, at once and in percent of all time. Enough for
+/// dozens of topics at a session's start.
 const BY_NAME: Allowance = Allowance::new(Duration::from_millis(300), 5);
-/// Shortest useful rest of it for one answer.
+/// Shortest useful rest of `BY_NAME`.
 const BY_NAME_MIN: Duration = Duration::from_millis(20);
-/// Consecutive unanswered queries after which a record is sent without an answer, as if the brokers
-/// were away.
+/// After so many unanswered queries a record is sent anyway, as if the brokers were away.
 const UNANSWERED_MAX: u32 = 3;
-/// Topics whose recounts are remembered; after that all are forgotten.
 const RECOUNTS_MAX: usize = 1_000;
-/// Age up to which a list counts as a topic's own answer.
+/// A younger list counts as a topic's own answer.
 const LIST_AGE: Duration = Duration::from_secs(2);
 
 /// Answers so far.
 ///
-/// Rows choose topics, and so how often the brokers are queried. A few topics are queried by name:
-/// a query costs a round trip, returns an exact answer (missing or forbidden), and makes brokers
-/// create the topic if so configured. Beyond a share of the time ([`BY_NAME`]) all topics are
-/// listed instead. A list is valid for every row received before its request: it contains a topic
-/// that was created before its first row was written, because Postgres sends a row after its
-/// commit. A large cluster's list is large, so lists take at most half of the time.
+/// A query by name costs a round trip, returns an exact answer, and makes brokers create the topic
+/// if so configured. Rows choose topics, so beyond [`BY_NAME`] all topics are listed instead. A
+/// list is valid for rows received before its request, because Postgres sends a row after its
+/// commit. Lists may be large, so they take at most half of the time.
 #[derive(Debug)]
 pub(super) struct Admissions {
     connected: bool,
@@ -60,10 +50,9 @@ pub(super) struct Admissions {
     by_name: Allowance,
     unanswered: u32,
     list: Option<Listed>,
-    /// Topics whose partitions were counted again because a row chose a missing one, with the bytes
-    /// received until then: partitions chosen by those rows must have existed.
+    /// Topics counted again because a row chose a missing partition, with the bytes received until
+    /// then. Partitions of those rows must have existed.
     recounts: BTreeMap<String, u64>,
-    /// Earliest time of the next list.
     next_list: Instant,
     /// Start of the current row in the received bytes, and their number.
     at: (u64, u64),
@@ -94,13 +83,11 @@ impl Default for Admissions {
 }
 
 impl Admissions {
-    /// See [`Sink::reading`](super::Sink::reading).
     #[inline]
     pub(super) const fn reading(&mut self, row: u64, received: u64) {
         self.at = (row, received);
     }
 
-    /// Decides whether the record may go to its partition now; see `first_write_gate`.
     pub(super) fn admit(
         &mut self,
         inner: &Arc<BaseProducer<Deliveries>>,
@@ -134,7 +121,6 @@ impl Admissions {
         if self.missing.get(topic).is_some_and(|missing| missing.asked.elapsed() < ASK_EVERY) {
             return Ok(Admission::Wait);
         }
-        // The list is as large as the cluster.
         self.list.take_if(|list| list.at.elapsed() >= LIST_AGE);
         if !by_name && let Some(list) = self.list.as_ref().filter(|list| self.covers(list)) {
             match list.topics.get(topic) {
@@ -162,9 +148,8 @@ impl Admissions {
         Ok(Admission::Wait)
     }
 
-    /// Handles a partition that the library does not know. True if the record must be offered again
-    /// after a query: partitions may have been added, and the library checks only every five
-    /// minutes (`topic.metadata.refresh.interval.ms`). Upholds G4.
+    /// True if the record must be offered again after a query. Partitions may have been added; the
+    /// library checks every five minutes (`topic.metadata.refresh.interval.ms`). Upholds G4.
     pub(super) fn lacks_partition(
         &mut self,
         inner: &BaseProducer<Deliveries>,
@@ -186,12 +171,10 @@ impl Admissions {
             self.recounts.clear();
         }
         self.recounts.insert(topic.to_owned(), received);
-        // The list may be older.
         self.list = None;
         true
     }
 
-    /// True if the current row was received before the list's request.
     const fn covers(&self, list: &Listed) -> bool {
         self.at.0 < list.received
     }
@@ -263,7 +246,6 @@ impl Admissions {
                 tracing::debug!(topic, "the brokers did not say how many partitions there are");
                 0
             }
-            // The next call decides with the new state.
             PartitionCount::None(fault) if kafka.topics.absent(kafka, topic, fault).is_some() => {
                 return Ok(());
             }
@@ -274,9 +256,8 @@ impl Admissions {
         Ok(())
     }
 
-    /// Speeds up the library. It connects to a new broker when it needs one, and requests its
-    /// producer id when that broker answers or after half a second. Without this the first record
-    /// waits half a second (measured, 2.12.1).
+    /// Speeds up the library's connect: without this the first record waits half a second for a
+    /// producer id (measured, 2.12.1).
     fn connect(&mut self, inner: &BaseProducer<Deliveries>, topic: &str) {
         let (let_in, answering) = {
             let events = inner.context().events();
@@ -305,7 +286,6 @@ impl Admissions {
     }
 }
 
-/// Books the topic's number of partitions; 0: not known.
 fn counted(inner: &BaseProducer<Deliveries>, kafka: &KafkaSpec, topic: &str, partitions: usize) {
     if partitions > 0 {
         kafka.topics.seen(topic);

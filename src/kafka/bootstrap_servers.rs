@@ -1,23 +1,18 @@
 //! Adds the bootstrap servers again to a client that has lost all brokers.
 //!
-//! Input: whether a broker is reachable, repeatedly. Output: calls of `add_brokers`. Facts
-//! (librdkafka 2.12.1): a broker that just starts may answer a metadata request with topics and no
-//! brokers. The client then removes all its brokers, including the bootstrap servers
-//! (confluentinc/librdkafka#5301). It schedules their return, but the end of that request may
-//! cancel it, and the client never connects again.
+//! A broker that just starts may answer with topics and no brokers. librdkafka 2.12.1 then removes
+//! all brokers, including the bootstrap servers (confluentinc/librdkafka#5301), and may never
+//! connect again.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::client::{Client, ClientContext};
 
-/// Time without a reachable broker after which the client gets help. It tries to connect every
-/// second by itself.
+/// The client itself tries every second.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Longest interval of calls. The broker that empties the client may be the first one after a long
-/// outage. librdkafka keeps the text of each call, about 100 bytes per minute.
+/// librdkafka keeps the text of each call, about 100 bytes per minute.
 const WAIT_MAX: Duration = Duration::from_mins(1);
 
-/// The bootstrap servers of a client.
 #[derive(Debug)]
 pub struct BootstrapServers {
     addresses: String,
@@ -27,20 +22,18 @@ pub struct BootstrapServers {
 #[derive(Debug)]
 struct Outage {
     next: Instant,
-    /// Interval until the call after it.
     wait: Duration,
     is_lost: bool,
 }
 
 impl BootstrapServers {
-    /// Addresses in the form of `bootstrap.servers`.
+    /// Form of `bootstrap.servers`.
     pub fn new(addresses: impl Into<String>) -> Self {
         Self { addresses: addresses.into(), outage: None }
     }
 
-    /// Adds the servers to the client if no broker has been reachable for 15 s, and again at
-    /// intervals that grow to a minute. Returns whether no broker has been reachable for 15 s. Call
-    /// it often.
+    /// Adds the servers after 15 s without a reachable broker, and again at growing intervals.
+    /// Returns true after these 15 s. Call it often.
     pub fn restore<C: ClientContext>(&mut self, client: &Client<C>, is_reachable: bool) -> bool {
         if is_reachable {
             self.outage = None;

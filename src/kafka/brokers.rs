@@ -1,11 +1,8 @@
-//! Tracks from librdkafka's log whether a broker is reachable. The library has no cheap call for
-//! that: its error callback reports only that all brokers are down, its statistics are a JSON
-//! document of every partition, and a metadata request blocks.
+//! Tracks from librdkafka's log (context `broker`) if a broker is reachable. The library has no
+//! cheap call for that.
 //!
-//! Input: lines of its debug context `broker`, one per connection state change, for example
-//! `host:9092/1: Broker changed state APIVERSION_QUERY -> UP`. Output: whether some broker answers
-//! now, did before, or ever accepted a connection. A closed connection is not an outage, because
-//! brokers close idle ones; a failed attempt to connect is one while no connection is up.
+//! A closed connection is not an outage, because brokers close idle ones. A failed attempt to
+//! connect is an outage while no connection is up.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BrokerChange {
@@ -22,7 +19,6 @@ pub(super) struct Brokers {
 }
 
 impl Brokers {
-    /// Handles a line of facility `STATE`; other lines have no effect.
     pub(super) fn observe(&mut self, line: &str) -> Option<BrokerChange> {
         let (broker, states) = line.rsplit_once("Broker changed state ")?;
         let (before, after) = states.split_once(" -> ")?;
@@ -53,13 +49,12 @@ impl Brokers {
         self.answering
     }
 
-    /// True if a connection is up. The library tries every second to have one.
+    /// The library tries every second to have a connection.
     pub(super) const fn has_connection(&self) -> bool {
         self.up > 0
     }
 
-    /// Books that no connection has been up for long, without a failed attempt. Returns whether a
-    /// broker counted as answering.
+    /// Returns true if a broker counted as answering.
     pub(super) const fn lose(&mut self) -> bool {
         std::mem::replace(&mut self.answering, false)
     }
@@ -68,25 +63,21 @@ impl Brokers {
         self.ever_answered
     }
 
-    /// True if a broker has ever accepted a login: credentials and certificates were right.
     pub(super) const fn ever_let_in(&self) -> bool {
         self.let_in
     }
 }
 
-/// Marks a connection to an address of `bootstrap.servers`. The library connects to brokers by id
-/// as soon as one has reported them. Until then nothing was answered: a listener that requires a
-/// login accepts the connection too, and closes it at the first request.
+/// A connection to a bootstrap address, before the brokers are known by id. A listener that
+/// requires a login accepts it too, and closes it at the first request.
 const BOOTSTRAP: &str = "/bootstrap";
-/// Names of the library's connections for a consumer group and for transactions. The consumers here
-/// join no group, so the first is unused and would seem to answer while a broker hangs. The second
-/// outlives the connections to brokers that the library has removed.
+/// Connections that do not prove an answering broker. The first is unused without a group. The
+/// second outlives connections to removed brokers.
 const COORDINATORS: [&str; 2] = ["GroupCoordinator", "TxnCoordinator"];
-/// librdkafka's names of these states (`rd_kafka_broker_state_names`).
+/// librdkafka's names (`rd_kafka_broker_state_names`).
 const UP: &str = "UP";
 const DOWN: &str = "DOWN";
-/// States from which a connection attempt can fail. Others end without one: the library drops
-/// initial connections (`INIT`) once it knows the brokers by id.
+/// The library drops initial connections (`INIT`) once it knows the brokers.
 const ATTEMPT: [&str; 6] =
     ["CONNECT", "SSL_HANDSHAKE", "AUTH_LEGACY", "AUTH_HANDSHAKE", "AUTH_REQ", "APIVERSION_QUERY"];
 
@@ -122,7 +113,6 @@ mod tests {
         assert!(brokers.answering());
     }
 
-    /// As seen with librdkafka 2.12 and one broker.
     #[test]
     fn the_address_one_begins_with_is_no_broker_yet_and_may_go() {
         let mut brokers = Brokers::default();
@@ -147,8 +137,6 @@ mod tests {
         assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> DOWN"), Some(BrokerChange::Lost));
     }
 
-    /// As seen with librdkafka 2.12.1 after an answer without brokers: no attempt to connect
-    /// follows.
     #[test]
     fn a_library_without_brokers_has_no_connection_though_no_attempt_failed() {
         let mut brokers = Brokers::default();

@@ -1,10 +1,6 @@
-//! Interprets librdkafka's log lines and client errors. During an outage the library logs about ten
-//! lines per second, without naming the wrong setting.
+//! Interprets librdkafka's log lines and client errors, which do not name the wrong setting.
 //!
-//! Input: librdkafka's log and errors, except delivery reports. Output: warnings in Postrider's
-//! log, each kind at most every 10 s, and the client's state: whether a broker answers and if not,
-//! why; whether the client failed fatally; whether the login was refused; which topic transactions
-//! may not write to; how often a request may have been lost.
+//! Output: warnings, each kind at most every 10 s, and the client's state.
 
 use std::time::{Duration, Instant};
 
@@ -23,23 +19,20 @@ use super::offered_requests::OfferedRequests;
 use super::revoked_login::{RevokedLogin, is_certificate_refused};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Time before an outage is logged. A first connection, the first of a name's two addresses, or a
-/// broker's restart may take this long.
+/// A first connection or a broker's restart may take this long.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(1);
-/// Time for a reader, whose data does not age.
+/// A reader's data does not age.
 const READER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Silence after a line of one kind. A dead broker causes about ten lines per second.
+/// A dead broker causes about ten lines per second.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Ends of lines about a connection that was in use.
 const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
 
-/// Remedy while no broker answers.
 const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
                            network; nothing is lost: the rows wait in Postgres";
 
-/// Remedy for a reader.
 const READER_HELP: &str =
     "check kafka.brokers (or -b), security.protocol in [kafka.properties] and the network";
 
@@ -47,38 +40,33 @@ const READER_HELP: &str =
 pub(super) struct ClientEvents {
     brokers: Brokers,
     throttle: LogThrottle,
-    /// The outage, from the start until a broker answers.
     outage: Option<Outage>,
     trouble: Option<String>,
-    /// What the listener requires, and the remedy.
+    /// Requirement of the listener, and the remedy.
     mismatch: Option<(&'static str, &'static str)>,
     fatal: Option<Fatal>,
-    /// Why the library aborted the transaction; it then purges the records in flight without a
-    /// reason.
+    /// Reason of an aborted transaction; the reports of purged records have none.
     transaction_error: Option<String>,
-    /// True if it may not produce at all.
     forbidden: bool,
     revoked_login: RevokedLogin,
-    /// True if the client must be replaced because its login is refused.
     replaced: bool,
-    /// Number of closed connections and timed-out requests.
+    /// Closed connections and timed-out requests.
     disturbances: u64,
     authentication_error: Option<SinkError>,
     add_partition_error: Option<AddPartitionError>,
     pub(super) offered: OfferedRequests,
     whose: Whose,
-    /// True while the client closes: its reports about purged records do not matter.
+    /// Reports about purged records do not matter while the client closes.
     closing: bool,
 }
 
-/// Owner of the client, which decides what to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Whose {
     #[default]
     Relay,
-    /// A reader: logs only failures to connect.
+    /// Logs only failures to connect.
     Reader,
-    /// An auxiliary client: logs neither.
+    /// An auxiliary client: logs nothing.
     Aside,
 }
 
@@ -128,7 +116,6 @@ impl ClientEvents {
         Self { whose: Whose::Aside, ..Self::default() }
     }
 
-    /// For a reader without another source of outage messages.
     pub(super) fn reading() -> Self {
         Self { whose: Whose::Reader, ..Self::default() }
     }
@@ -205,7 +192,6 @@ impl ClientEvents {
                 self.died(reason);
                 self.forbidden = true;
             }
-            // The session ends with it.
             _ if self.fatal.is_some() => {}
             // `brokers` is more precise, and `tell_outage` logs it.
             Code::AllBrokersDown if self.whose != Whose::Aside => {}
@@ -214,7 +200,7 @@ impl ClientEvents {
             {
                 self.trouble = Some(reason.to_owned());
             }
-            // Its log line was already reported with the kind of peer.
+            // Already reported from its log line, with the kind of peer.
             Code::BadMessage if self.mismatch.is_some() => {}
             Code::Authentication if broke_off(reason) && self.outage.is_some() => {
                 self.trouble = Some(reason.to_owned());
@@ -236,14 +222,12 @@ impl ClientEvents {
         }
     }
 
-    /// Marks that the secret can change: a client with a refused login is replaced, and the next
-    /// one reads the secret again.
+    /// A client with a refused login may be replaced: the next one reads the secret again.
     pub(super) const fn secret_can_change(&mut self) {
         self.revoked_login.secret_can_change();
     }
 
-    /// Marks that the certificate can change: a client with a refused certificate is replaced, and
-    /// the next one reads its files again.
+    /// A client with a refused certificate may be replaced: the next one reads its files again.
     pub(super) const fn certificate_can_change(&mut self) {
         self.revoked_login.certificate_can_change();
     }
@@ -253,7 +237,7 @@ impl ClientEvents {
         self.error(&KafkaError::Global(code), &reason);
     }
 
-    /// Books that the library gave up on this client; the first reason stays.
+    /// The first reason stays.
     pub(super) fn died(&mut self, reason: &str) {
         if self.fatal.is_none() {
             self.fatal = Some(Fatal { reason: reason.to_owned(), since: Instant::now() });
@@ -268,7 +252,6 @@ impl ClientEvents {
         self.add_partition_error.as_ref()
     }
 
-    /// The error if this client is no longer usable.
     pub(super) fn fatal_reason(&self) -> Option<SinkError> {
         let fatal = self.fatal.as_ref()?;
         // A failed transaction ends the producer, so its reason comes first.
@@ -281,12 +264,11 @@ impl ClientEvents {
         })
     }
 
-    /// The error if the brokers refuse the login and never accepted it.
+    /// Only if no broker ever accepted the login.
     pub(super) fn authentication_error(&self) -> Option<&SinkError> {
         self.authentication_error.as_ref().filter(|_| !self.brokers.ever_let_in())
     }
 
-    /// True if a broker ever accepted a connection.
     pub(super) const fn ever_let_in(&self) -> bool {
         self.brokers.ever_let_in()
     }
@@ -299,7 +281,7 @@ impl ClientEvents {
         self.brokers.has_connection()
     }
 
-    /// Notes that the library has lost all brokers, and does not try to connect.
+    /// The library has lost all brokers, and does not try to connect.
     pub(super) fn lost(&mut self) {
         if self.brokers.lose() {
             self.outage = Some(Outage { told: true, ..Outage::new() });
@@ -307,22 +289,21 @@ impl ClientEvents {
         }
     }
 
-    /// Number of times that a request may have been left without an answer. Only then does the
-    /// library send requests again by itself (`rd_kafka_broker_fail` and
-    /// `rd_kafka_broker_bufq_timeout_scan`, librdkafka 2.12), and it logs the event first.
+    /// Number of events after which a request may have no answer. Only then does librdkafka send
+    /// requests again (`rd_kafka_broker_fail`, `rd_kafka_broker_bufq_timeout_scan`, 2.12), and it
+    /// logs the event first.
     pub(super) const fn disturbances(&self) -> u64 {
         self.disturbances
     }
 
-    /// Why no broker answers, if known; `None` while one does.
+    /// `None` while a broker answers.
     pub(super) fn outage_reason(&self) -> Option<&str> {
         self.outage.as_ref()?;
         let trouble = self.trouble.as_deref().unwrap_or("no answer yet");
         Some(self.mismatch.map_or(trouble, |(reason, _)| reason))
     }
 
-    /// Logs once that no broker answers, after a while. Call it often; it costs nothing while one
-    /// answers.
+    /// Logs once that no broker answers. Call it often.
     pub(super) fn tell_outage(&mut self) {
         let Some(outage) = &mut self.outage else { return };
         let (patience, help) = match self.whose {
@@ -351,7 +332,6 @@ impl ClientEvents {
         }
     }
 
-    /// Stops logging: the client is closing, or others report its failures.
     pub(super) const fn close(&mut self) {
         self.closing = true;
     }
@@ -405,7 +385,7 @@ mod tests {
         assert_eq!(events.fatal().map(|fatal| fatal.reason.as_str()), Some("why"));
     }
 
-    /// As seen with librdkafka 2.12 and a user without access.
+    /// Seen with librdkafka 2.12.
     #[test]
     fn a_fatal_error_is_known_by_its_log_line() {
         let mut events = ClientEvents::default();
@@ -425,7 +405,6 @@ mod tests {
         assert!(matches!(events.fatal_reason(), Some(SinkError::NoIdempotence(_))));
     }
 
-    /// The records are purged first, and their reports have no reason.
     #[test]
     fn a_transaction_that_failed_is_the_reason_why_its_records_were_purged() {
         let mut events = ClientEvents::default();
@@ -469,7 +448,7 @@ mod tests {
         assert!(events.outage.as_ref().unwrap().told);
     }
 
-    /// As librdkafka 2.12 logs a start without a broker.
+    /// Seen with librdkafka 2.12.
     #[test]
     fn the_end_of_a_connection_of_the_librarys_own_is_not_the_reason_of_an_outage() {
         let mut events = ClientEvents::default();
@@ -483,7 +462,7 @@ mod tests {
         assert_eq!(events.outage_reason(), Some(refused));
     }
 
-    /// As seen with librdkafka 2.12 and Postgres's port.
+    /// Seen with librdkafka 2.12.
     #[test]
     fn what_is_no_broker_is_named_while_none_ever_answered() {
         let line = "[thrd:a:5432/bootstrap]: a:5432/bootstrap: Receive failed: Invalid response size \

@@ -1,9 +1,7 @@
-//! Flushes and commits Kafka transactions on another thread, so that the thread that reads from
-//! Postgres does not wait for the brokers.
+//! Flushes and commits Kafka transactions on another thread.
 //!
-//! Input: requests to flush and to commit a producer's open transaction. Output: one result per
-//! commit. Invariant: a request returns at once; a result other than `Ok` leaves the transaction's
-//! outcome unknown. The thread ends when the `Committer` is dropped and the last request is done.
+//! Invariant: a request returns at once; a result other than `Ok` leaves the outcome unknown. The
+//! thread ends after the `Committer` is dropped and the last request is done.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -14,11 +12,10 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 
 use super::deliveries::Deliveries;
 
-/// Time limit of a commit, which usually takes a few milliseconds. After it the brokers are gone,
-/// or a later answer would belong to an old request.
+/// A commit takes a few milliseconds. Later, the brokers are gone or an answer would belong to an
+/// old request.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// Records not sent by then (or within the linger) wait for the brokers. A discarded client stays
-/// as long, because its reports are not taken.
+/// Records not sent by then wait for the brokers.
 const FLUSH_LIMIT: Duration = Duration::from_millis(100);
 
 enum Order {
@@ -33,7 +30,6 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Starts the thread; `linger`: the client's linger.
     pub(super) fn start(
         client: Arc<BaseProducer<Deliveries>>,
         linger: Duration,
@@ -50,7 +46,7 @@ impl Committer {
                         postrider_librdkafka::flush(client.client(), FLUSH_LIMIT.max(linger));
                         continue;
                     }
-                    // Nothing is left to flush, so this sends one request and waits for its answer.
+                    // Sends one request: nothing is left to flush.
                     Order::Commit => client.commit_transaction(END_LIMIT),
                 };
                 if done.send(outcome).is_err() {
@@ -61,12 +57,12 @@ impl Committer {
         Ok(Self { orders, outcomes })
     }
 
-    /// Flushes the open transaction, which is complete.
+    /// The open transaction must be complete.
     pub(super) fn flush(&self) -> KafkaResult<()> {
         self.orders.send(Order::Flush).map_err(|_| KafkaError::Canceled)
     }
 
-    /// Starts to commit the open transaction, whose records were all reported stored.
+    /// All records must be reported stored.
     pub(super) fn commit(&self) -> KafkaResult<()> {
         self.orders.send(Order::Commit).map_err(|_| KafkaError::Canceled)
     }

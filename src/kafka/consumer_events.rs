@@ -1,9 +1,5 @@
-//! The rdkafka context of consumers: passes log lines and errors to `ClientEvents`, which reports
-//! why no broker answers or why a login was refused. `serve` polls a consumer without assigned
-//! partitions, because librdkafka reports such events only while a consumer is polled.
-//!
-//! Input: librdkafka's callbacks. Output: the reason of an outage, and the error of a login that no
-//! broker ever accepted.
+//! The rdkafka context of consumers: passes log lines and errors to `ClientEvents`. librdkafka
+//! reports events only while a consumer is polled, so `serve` polls a consumer without partitions.
 
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,8 +17,8 @@ use super::settings::SettingsError;
 use super::token_login::{log_in, next_token, note_refusal};
 use postrider_credentials::TokenKeeper;
 
-/// Callbacks per call. The library logs tens of lines per connection attempt, with the reason of a
-/// failure behind them. A call without events takes less than a microsecond.
+/// A connection attempt has tens of log lines before the reason of its failure. A call without
+/// events takes less than a microsecond.
 const EVENTS: u32 = 1_000;
 
 #[derive(Debug)]
@@ -35,13 +31,12 @@ pub(super) struct ConsumerEvents {
 pub(super) enum NoConsumer {
     #[error(transparent)]
     Client(#[from] KafkaError),
-    /// No secret to log in with is available.
     #[error(transparent)]
     Login(#[from] SettingsError),
 }
 
-/// Serves the events of a consumer without assigned partitions, and so without records; an error if
-/// the brokers refuse the login and never accepted it.
+/// Serves a consumer without assigned partitions. Error: the brokers refuse the login and never
+/// accepted it.
 pub(super) fn serve(consumer: &BaseConsumer<ConsumerEvents>) -> Result<(), SinkError> {
     for _ in 0..EVENTS {
         if let Some(Err(error)) = consumer.poll(Duration::ZERO) {
@@ -52,7 +47,6 @@ pub(super) fn serve(consumer: &BaseConsumer<ConsumerEvents>) -> Result<(), SinkE
 }
 
 impl ConsumerEvents {
-    /// For a reader that reports outages itself.
     pub(super) fn reading(tokens: Option<TokenKeeper>) -> Self {
         Self { events: Mutex::new(ClientEvents::reading()), tokens }
     }
@@ -64,8 +58,7 @@ impl ConsumerEvents {
         Self { events: Mutex::new(events), tokens }
     }
 
-    /// Creates a consumer with this context, with a token if configured. `may_create`: whether
-    /// brokers may create a topic that it looks up, whatever the properties say.
+    /// `may_create`: brokers may create a topic that the consumer looks up.
     pub(super) fn consumer(
         self,
         config: &ClientConfig,
@@ -79,14 +72,13 @@ impl ConsumerEvents {
         Ok(consumer)
     }
 
-    /// Handles a poll's error, whose log line had the reason before.
+    /// The reason was in an earlier log line.
     pub(super) fn hear(&self, error: &KafkaError) {
         if let Some(code) = error.rdkafka_error_code() {
             self.events().hear(code);
         }
     }
 
-    /// Logs once that no broker answers, after a while.
     pub(super) fn tell_outage(&self) {
         self.events().tell_outage();
     }

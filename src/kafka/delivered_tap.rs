@@ -1,11 +1,8 @@
 //! Copies delivered records and dead letters for the dashboard.
 //!
-//! Input: delivery reports, confirmations, dead letters and partition counts of every session of a
-//! process. Output: the last [`RECORDS_MAX`] copied records ([`DeliveredTap::after`]) and the last
-//! [`DEAD_LETTERS_MAX`] dead letters. Invariant: while nobody watches ([`DeliveredTap::allow`]) a
-//! record costs one relaxed load of an atomic number, and nothing is copied or kept; otherwise at
-//! most the allowed number is copied. A record is shown only once it is confirmed. Keys and
-//! payloads are copied only if they may be shown.
+//! Invariant: while nobody watches ([`DeliveredTap::allow`]) a record costs one relaxed atomic
+//! load, and nothing is copied. Only confirmed records are shown. Keys and payloads are copied only
+//! if they may be shown.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -21,36 +18,31 @@ use postrider_core::pipeline::SentDeadLetter;
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, TABLE_HEADER, TOPIC_HEADER};
 use postrider_core::sink::CommitPlace;
 
-/// Records kept: about 200 KiB with their payloads.
+/// About 200 KiB with payloads.
 pub const RECORDS_MAX: usize = 200;
-/// Bytes copied of a key, a payload or a header: one line on a screen.
+/// Bytes copied of a key, a payload or a header: a line on a screen.
 const TEXT_BYTES_MAX: usize = 400;
-/// Dead letters kept: about 100 KiB with their reasons.
+/// About 100 KiB with reasons.
 pub const DEAD_LETTERS_MAX: usize = 50;
-/// Topics whose partitions are remembered; rows choose topics, so their number is not trustworthy.
+/// Rows choose topics, so their number is not trustworthy.
 const TOPICS_MAX: usize = 1_000;
-/// Stored records that are not confirmed yet: at most one Kafka transaction's.
+/// Stored but unconfirmed records: at most one Kafka transaction's.
 const WAITING_MAX: usize = RECORDS_MAX;
 
-/// What to show of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TapSpec {
-    /// True if keys and payloads may be shown.
     pub shows_payloads: bool,
-    /// True if rows come from the log, so that positions have a meaning.
+    /// True if rows come from the log.
     pub has_positions: bool,
 }
 
-/// Headers that describe a record. They change with the routes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TapHeaders {
-    /// Header with the row's id.
     pub id: String,
-    /// Header with the event type.
     pub event_type: String,
 }
 
-/// A shared tap; clones share it. The default never copies anything.
+/// A shared tap. The default never copies.
 #[derive(Clone, Default)]
 pub struct DeliveredTap(Option<Arc<Tap>>);
 
@@ -69,56 +61,43 @@ struct Ring {
     records: VecDeque<DeliveredRecord>,
 }
 
-/// A key or a payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
-    /// Full size in bytes.
     pub bytes: usize,
     /// The beginning; `None` if it may not be shown.
     pub text: Option<String>,
 }
 
-/// A record that the brokers confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveredRecord {
-    /// Number of the copy in this process, from 1.
+    /// From 1, per process.
     pub number: u64,
-    /// Position of the record.
     pub topic: String,
-    /// Partition of the record.
     pub partition: i32,
-    /// Offset of the record.
     pub offset: i64,
-    /// Id from the header.
     pub id: Option<String>,
-    /// Event type from the header.
     pub event_type: Option<String>,
     /// `None` is no key.
     pub key: Option<Content>,
     /// `None` is a tombstone.
     pub payload: Option<Content>,
-    /// Commit position of its transaction; `None` for polled rows.
+    /// `None` for polled rows.
     pub position: Option<Lsn>,
-    /// Commit time in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub committed_us: i64,
 }
 
-/// A dead letter that the Kafka client took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TappedDeadLetter {
-    /// Time of the dead letter, in microseconds since the Unix epoch.
     pub at_us: i64,
-    /// Stable code of the rejection.
     pub code: &'static str,
-    /// Reason as a sentence; names columns and limits, without payload.
+    /// A sentence without payload.
     pub reason: Option<String>,
-    /// Id of the row; `None` if the row has no readable id.
+    /// `None` if the row has no readable id.
     pub id: Option<String>,
     /// False if a long id was cut.
     pub is_whole_id: bool,
-    /// Table of the row.
     pub table: Option<String>,
-    /// Topic that the row was meant for.
     pub topic: Option<String>,
     /// `None` is no key.
     pub key: Option<Content>,
@@ -126,11 +105,9 @@ pub struct TappedDeadLetter {
     pub payload: Option<Content>,
 }
 
-/// One session's records that were stored and are not confirmed yet, with their tickets.
 pub(super) type Waiting = Vec<(Ticket, DeliveredRecord)>;
 
 impl DeliveredTap {
-    /// A tap without watchers.
     pub fn new(spec: TapSpec, headers: TapHeaders) -> Self {
         Self(Some(Arc::new(Tap {
             spec,
@@ -142,26 +119,23 @@ impl DeliveredTap {
         })))
     }
 
-    /// Replaces the headers after a change of routes.
     pub fn take_headers(&self, headers: TapHeaders) {
         if let Some(tap) = &self.0 {
             *tap.headers() = headers;
         }
     }
 
-    /// Whether keys and payloads may be shown.
     pub fn shows_payloads(&self) -> bool {
         self.0.as_ref().is_some_and(|tap| tap.spec.shows_payloads)
     }
 
-    /// Allows `records` copies from now on, replacing earlier allowances.
+    /// Replaces earlier allowances.
     pub fn allow(&self, records: u32) {
         if let Some(tap) = &self.0 {
             tap.allowance.store(records, Ordering::Relaxed);
         }
     }
 
-    /// Stops copying, and drops all copies.
     pub fn close(&self) {
         if let Some(tap) = &self.0 {
             tap.allowance.store(0, Ordering::Relaxed);
@@ -169,7 +143,7 @@ impl DeliveredTap {
         }
     }
 
-    /// Records after this number, oldest first; all if the number comes from an earlier process.
+    /// Oldest first; all records if the number belongs to an earlier process.
     pub fn after(&self, number: u64) -> Vec<DeliveredRecord> {
         let Some(tap) = &self.0 else { return Vec::new() };
         let ring = tap.ring();
@@ -177,7 +151,6 @@ impl DeliveredTap {
         ring.records.iter().filter(|record| record.number > number).cloned().collect()
     }
 
-    /// Adds a dead letter that the Kafka client took at this time.
     pub fn dead_letter(&self, letter: &SentDeadLetter, at_us: i64) {
         let Some(tap) = &self.0 else { return };
         let letter = tap.spec.tapped(letter, at_us);
@@ -188,7 +161,6 @@ impl DeliveredTap {
         letters.push_back(letter);
     }
 
-    /// The last dead letters of this process, newest first.
     pub fn dead_letters(&self) -> Vec<TappedDeadLetter> {
         let Some(tap) = &self.0 else { return Vec::new() };
         let letters = tap.dead_letters.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,13 +175,12 @@ impl DeliveredTap {
         }
     }
 
-    /// Latest known number of a topic's partitions.
     pub fn partitions(&self, topic: &str) -> Option<usize> {
         let known = self.0.as_ref()?.partitions.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(topic).copied()
     }
 
-    /// Copies a stored record if someone watches. Otherwise costs one load.
+    /// Copies a stored record if someone watches.
     #[inline]
     pub(super) fn stored(
         &self,
@@ -223,7 +194,6 @@ impl DeliveredTap {
         tap.copy(ticket, message)
     }
 
-    /// Shows the confirmed record of this ticket.
     pub(super) fn confirmed(&self, waiting: &mut Waiting, ticket: Ticket, commit: CommitPlace) {
         let Some(tap) = &self.0 else { return };
         let Some(at) = waiting.iter().position(|(waits, _)| *waits == ticket) else { return };
@@ -306,7 +276,6 @@ impl Ring {
     }
 }
 
-/// Adds a copied record; a session without confirmations does not accumulate copies.
 pub(super) fn wait(waiting: &mut Waiting, ticket: Ticket, record: DeliveredRecord) {
     if waiting.len() < WAITING_MAX {
         waiting.push((ticket, record));
@@ -319,12 +288,11 @@ fn header(message: &BorrowedMessage<'_>, name: &str) -> Option<String> {
     found.value.map(beginning)
 }
 
-/// The beginning as text, with replacement characters for other bytes.
+/// Other bytes become replacement characters.
 fn beginning(bytes: &[u8]) -> String {
     let cut = bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes);
     let mut text = String::from_utf8_lossy(cut).into_owned();
     if cut.len() < bytes.len() {
-        // A character that was cut.
         while text.ends_with(char::REPLACEMENT_CHARACTER) {
             text.pop();
         }

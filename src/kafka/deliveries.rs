@@ -1,10 +1,8 @@
-//! The rdkafka context of producers: turns delivery reports into confirmations.
+//! The rdkafka context of producers: turns delivery reports into confirmations, on the polling
+//! thread.
 //!
-//! Input: librdkafka's callbacks, all on the polling thread. Output: a confirmation per record that
-//! was stored, or that was refused in cautious mode (one record of a key at a time); otherwise the
-//! error that ends the session, with the records of the refused batches. The number of served
-//! callbacks shows the poll loop that none is left. Invariant: only a delivery report with an
-//! offset confirms a record as stored (G1); no allocation and no log line per stored record.
+//! Invariant: only a delivery report with an offset confirms a record as stored (G1); no allocation
+//! and no log line per stored record.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -41,19 +39,16 @@ use postrider_core::sink::CommitPlace;
 use postrider_core::transaction::PROGRESS_TICKET;
 use postrider_credentials::TokenKeeper;
 
-/// Longest delay of a dead producer's reason. The library reports the death first, and the delivery
-/// report with the reason shortly after, from one thread.
+/// The library reports a producer's death first, and the reason shortly after.
 const REASON_GRACE: Duration = Duration::from_secs(1);
 
-/// Longest wait of a session with a refused batch for other records in flight: more known refusals
-/// mean fewer sessions.
+/// Wait for records in flight after a refused batch: more known refusals mean fewer sessions.
 const GATHER_LIMIT: Duration = Duration::from_secs(1);
 
-/// A ticket is 64 bits wide and travels in a pointer.
+/// A ticket travels in a pointer.
 const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
 
-/// Results of the callbacks. The locks are never contended, because the library calls back only
-/// from `poll`.
+/// The locks are never contended: the library calls back only from `poll`.
 pub(super) struct Deliveries {
     cautious: bool,
     topics: TopicBook,
@@ -61,7 +56,7 @@ pub(super) struct Deliveries {
     tokens: Option<TokenKeeper>,
     codec: String,
     served: AtomicU64,
-    /// Events taken from the library's queue; the reports of one batch are one.
+    /// Events taken from the library's queue; one per batch of reports.
     reports: AtomicU64,
     events: Mutex<ClientEvents>,
     gathered: Mutex<Gathered>,
@@ -69,10 +64,10 @@ pub(super) struct Deliveries {
 
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// Answers in order of arrival: per partition in the order of sending.
+    /// Per partition in the order of sending.
     pub(super) confirmations: Vec<Confirmation>,
-    /// Timestamps of the records in flight, by key, in milliseconds since the Unix epoch; a failure
-    /// report lacks them. Only in cautious mode.
+    /// Timestamps by key, in milliseconds since the Unix epoch: a failure report lacks them. Only
+    /// in cautious mode.
     pub(super) keys_under_way: HashMap<u64, i64>,
     pub(super) first_writes: FirstWriteGate,
     pub(super) answered: u64,
@@ -105,7 +100,6 @@ pub(super) struct Alone {
 }
 
 impl Gathered {
-    /// Whether the session continues; if not, everything that the reports reveal.
     fn standing(&self, sent: u64, topics: &TopicBook) -> Standing {
         let Some(Broken { error, since }) = &self.broken else { return Standing::Sound };
         let SinkError::BatchRefused { topic, reason, .. } = error else {
@@ -173,13 +167,11 @@ impl Deliveries {
         self.reports.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True if the session is over: after a refused batch once nothing is in flight, for other
-    /// causes at once.
+    /// After a refused batch true once nothing is in flight.
     pub(super) fn is_over(&self) -> bool {
         self.gathered().broken.is_some()
     }
 
-    /// The error if the session, which sent `sent` records, is over.
     pub(super) fn check(&self, sent: u64) -> Result<(), SinkError> {
         match self.gathered().standing(sent, &self.topics) {
             Standing::Sound => {}
@@ -207,8 +199,7 @@ impl Deliveries {
         }
     }
 
-    /// Counts a report, and passes on its result for a first write; costs almost nothing without
-    /// one. Returns whether the record was sent alone.
+    /// Counts a report. Returns true for a record sent alone.
     fn answered(&self, result: &DeliveryResult<'_>, ticket: Ticket) -> bool {
         let mut gathered = self.gathered();
         gathered.answered += 1;
@@ -224,7 +215,7 @@ impl Deliveries {
             topic: message.topic(),
             key: message.key(),
             partition: message.partition(),
-            // See `delivery` for reports without an offset.
+            // `delivery` handles reports without an offset.
             stored: result.is_ok() && message.offset() >= 0,
         };
         gathered.first_writes.reported(ticket, report);
@@ -236,8 +227,7 @@ impl Deliveries {
         SinkError::Unauthorised { topic }
     }
 
-    /// The error for a topic that transactions may not write to. A row may have chosen it; for the
-    /// relay's own topics no row is at fault.
+    /// A row may have chosen the topic, unless it is the relay's own.
     fn cannot_add(&self, topic: String, reason: String) -> SinkError {
         if self.topics.is_exempt(&topic) {
             return SinkError::Delivery { topic, reason };
@@ -252,7 +242,6 @@ impl Deliveries {
         SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
     }
 
-    /// Books a record that was refused with its batch, and ends the session.
     fn refused(
         &self,
         message: &BorrowedMessage<'_>,
@@ -275,8 +264,7 @@ impl Deliveries {
         self.gathered().refusals.push(refusal);
     }
 
-    /// `timestamp_ms`: the record's, known in cautious mode. `alone`: the record that was sent
-    /// alone in another mode.
+    /// `timestamp_ms` is known in cautious mode. `alone` marks a record sent alone in another mode.
     fn failed(
         &self,
         error: &KafkaError,
@@ -288,10 +276,9 @@ impl Deliveries {
         let case = FailedRecord {
             codec: &self.codec,
             topic: message.topic(),
-            // A chosen partition that does not exist is refused before sending; this one
-            // disappeared later, together with its topic.
+            // This partition disappeared with its topic.
             partition: None,
-            // With its headers, which the report lacks; tickets outside of a ledger have no weight.
+            // Includes headers; tickets outside of a ledger have no weight.
             size: usize::try_from(ticket.weight())
                 .unwrap_or(usize::MAX)
                 .max(message.key_len() + message.payload_len()),
@@ -340,7 +327,6 @@ impl Deliveries {
         self.gathered().end(broken);
     }
 
-    /// True if an earlier event was a refused batch.
     fn has_refused_another(&self) -> bool {
         let event = self.reports.load(Ordering::Relaxed);
         self.gathered().refusals.first().is_some_and(|first| first.batch != event)
@@ -369,12 +355,11 @@ fn batch_refused(topic: String, reason: String) -> SinkError {
     SinkError::BatchRefused { topic, reason, records: Vec::new(), batch_bytes: None }
 }
 
-/// A record's weight in the budget; a progress record has none.
 pub(super) fn weight_of(ticket: Ticket) -> u64 {
     if ticket == PROGRESS_TICKET { 0 } else { ticket.weight() }
 }
 
-/// Identifies a record's key in cautious mode. Colliding keys only wait for each other.
+/// Colliding keys only wait for each other.
 pub(super) fn key_id(topic: &str, key: Option<&[u8]>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, key).hash(&mut hasher);
@@ -390,12 +375,11 @@ fn refused(message: &BorrowedMessage<'_>, rejection: Rejection, timestamp_ms: i6
     });
     let record = OwnedRecord {
         topic: message.topic().to_owned(),
-        // The report names the resulting partition, not whether the record chose it.
+        // The record may not have chosen its partition.
         partition: None,
         key: message.key().map(<[u8]>::to_vec),
         value: message.payload().map(<[u8]>::to_vec),
         headers,
-        // The report lacks it.
         timestamp_ms,
     };
     Outcome::Refused(Box::new(Refused { record, rejection }))
@@ -435,9 +419,9 @@ impl ProducerContext for Deliveries {
         });
         let alone = self.answered(result, ticket);
         match result {
-            // The library calls a record stored once a later batch of its partition is. Kafka
-            // accepts a later batch first if it does not know this producer yet, for example in a
-            // new topic; the record is then lost. Such reports have no offset.
+            // The library calls a record stored once a later batch is. A partition that does not
+            // know this producer accepts a later batch first, and the record is lost, without an
+            // offset.
             Ok(message) if message.offset() < 0 => {
                 let topic = message.topic().to_owned();
                 let reason = "it was reported stored without an offset".to_owned();

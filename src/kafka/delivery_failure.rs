@@ -1,9 +1,4 @@
-//! Classifies a failed delivery by its error code: the record can never be stored, the session is
-//! over, or the record fell with a producer that had already failed. Also classifies a code alone:
-//! whether it fences the producer, concerns a rule of the brokers, or comes from a broker at all.
-//!
-//! Input: librdkafka's error code, and the record's topic, partition and size. Output: a
-//! `DeliveryFailure` with the reason. No I/O.
+//! Classifies a failed delivery by librdkafka's error code.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -12,9 +7,8 @@ use postrider_core::route::{Rejection, RejectionCode};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DeliveryFailure {
-    /// This record can never be stored; nothing else is affected.
+    /// Nothing else is affected.
     Refuse(Rejection),
-    /// The session is over for this reason.
     Break(SinkError),
     /// The producer had already failed; the reason is elsewhere.
     Consequence,
@@ -22,16 +16,14 @@ pub(super) enum DeliveryFailure {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedRecord<'a> {
-    /// librdkafka's name of the batch codec; `none` without one.
+    /// librdkafka's name; `none` without one.
     pub(super) codec: &'a str,
     pub(super) topic: &'a str,
-    /// Its chosen or actual partition, if known.
     pub(super) partition: Option<i32>,
     pub(super) size: usize,
     pub(super) has_key: bool,
 }
 
-/// Judges one record by its error code, as if it were alone in its batch.
 pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
     let topic = case.topic.to_owned();
     match code {
@@ -47,8 +39,7 @@ pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
             None => DeliveryFailure::Break(SinkError::UnknownTopic { topic }),
         },
         code if is_about_the_record(code) => of_the_record(code, case),
-        // librdkafka 2.12 reports `_DESTROY` for records of a removed partition
-        // (`rd_kafka_toppar_destroy_final`), after the topic was deleted.
+        // librdkafka 2.12 reports `_DESTROY` for a deleted topic (`rd_kafka_toppar_destroy_final`).
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::BrokerDestroy => {
             DeliveryFailure::Break(SinkError::UnknownTopic { topic })
         }
@@ -57,15 +48,14 @@ pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
             DeliveryFailure::Break(SinkError::CodecRefused { topic, codec, reason })
         }
         Code::TopicAuthorizationFailed => DeliveryFailure::Break(SinkError::Unauthorised { topic }),
-        // Concerns the producer, whatever it sends.
         code if is_fencing(code) => DeliveryFailure::Break(SinkError::Fenced(words(code))),
         Code::Fatal | Code::PurgeQueue | Code::PurgeInflight => DeliveryFailure::Consequence,
         code => DeliveryFailure::Break(SinkError::Delivery { topic, reason: words(code) }),
     }
 }
 
-/// Codes with which brokers reject a record's content. In a larger batch they do not identify the
-/// record (KIP-467 names records only sometimes, and never for size).
+/// In a larger batch these codes do not identify the record (KIP-467 names records only sometimes,
+/// and never for size).
 const fn is_about_the_record(code: Code) -> bool {
     matches!(
         code,
@@ -78,26 +68,24 @@ const fn is_about_the_record(code: Code) -> bool {
 }
 
 /// Azure Event Hubs returns `UnsupportedForMessageFormat` for a compressed batch
-/// (twmb/franz-go#144); Apache Kafka for a topic with an old format, whatever the codec.
+/// (twmb/franz-go#144).
 fn is_about_the_codec(code: Code, codec: &str) -> bool {
     codec != "none"
         && matches!(code, Code::UnsupportedCompressionType | Code::UnsupportedForMessageFormat)
 }
 
-/// Codes for a producer with an outdated epoch.
 pub(super) const fn is_fencing(code: Code) -> bool {
     matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
 }
 
-/// True if the brokers object to the request, and not because of their own state.
+/// True if the brokers object to the request, not because of their own state.
 pub(super) const fn is_a_rule(code: Code) -> bool {
     matches!(code, Code::PolicyViolation | Code::InvalidRequest | Code::UnsupportedForMessageFormat)
 }
 
-/// True if a broker sent the code, not the client library.
+/// False for codes of the client library.
 pub(super) const fn is_of_the_broker(code: Code) -> bool {
-    // Kafka's error numbers start at 1, and -1 is UNKNOWN_SERVER_ERROR; the library's own are
-    // negative.
+    // Kafka's numbers start at 1, except for UNKNOWN_SERVER_ERROR (-1).
     code as i32 > 0 || matches!(code, Code::Unknown)
 }
 
@@ -197,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Two relays that fence each other must not turn their records into dead letters.
+    /// Two relays that fence each other must not turn records into dead letters.
     #[test]
     fn g4_what_is_said_of_the_producer_is_no_records_fault() {
         for code in [Code::ProducerFenced, Code::InvalidProducerEpoch] {

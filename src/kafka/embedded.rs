@@ -1,11 +1,8 @@
 //! The embedded broker: librdkafka's mock cluster, for the demo, benchmarks and fault tests.
 //!
-//! Input: the number of brokers, and topics. Output: a bootstrap address for any Kafka client, and
-//! functions that make the brokers fail. It speaks the real protocol on loopback ports, but it is
-//! not Kafka: it keeps 5 MiB (compressed) per partition, does not detect duplicates of an
-//! idempotent producer, and shows aborted transactions. It has no admin API, creates unknown topics
-//! with four partitions, and does not require a login. It proves nothing about exactly-once
-//! delivery.
+//! The mock cluster keeps 5 MiB (compressed) per partition, does not detect duplicates, and shows
+//! aborted transactions. It has no admin API, and creates unknown topics with four partitions. It
+//! proves nothing about exactly-once delivery.
 
 use std::time::Duration;
 
@@ -19,35 +16,22 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 use super::deliveries::Deliveries;
 use super::settings::KafkaSpec;
 
-/// A cluster in this process; it ends when dropped.
-///
-/// Beyond 5 MiB per partition it discards the oldest records; a topic's partition count is fixed.
-/// Other users of the machine can read and write its topics, which contain only generated data.
+/// Other users of the machine can read and write the topics, which contain only generated data.
 pub struct Broker {
-    /// The client that hosts the mock cluster, without sending.
     host: BaseProducer<Deliveries>,
 }
 
 /// A failure of one produce request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Another broker leads the partition.
     NotLeader,
-    /// The connection is closed without an answer.
     Disconnect,
-    /// Too few replicas are in sync.
     NotEnoughReplicas,
-    /// The broker times out.
     RequestTimedOut,
-    /// The batch is too large.
     MessageTooLarge,
-    /// A record is invalid.
     InvalidRecord,
-    /// A record's timestamp is out of bounds.
     InvalidTimestamp,
-    /// The producer's sequence has a gap.
     OutOfOrderSequence,
-    /// Writing to the topic is not permitted.
     Unauthorised,
 }
 
@@ -67,27 +51,21 @@ impl Fault {
     }
 }
 
-/// An error of the embedded broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// The broker did not start.
     #[error("the embedded broker did not start: {0}")]
     Start(String),
-    /// A topic could not be created.
     #[error("the embedded broker refuses topic `{topic}`: {reason}")]
     Topic {
-        /// The topic.
         topic: String,
         /// The library's text.
         reason: String,
     },
-    /// The library refused to inject a fault.
     #[error("the embedded broker refuses: {0}")]
     FaultNotInjected(String),
 }
 
 impl BrokerError {
-    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Topic { .. } => {
@@ -122,7 +100,6 @@ impl Broker {
         self.cluster().map_or_else(|_| String::new(), |cluster| cluster.bootstrap_servers())
     }
 
-    /// Creates a topic with up to three replicas.
     pub fn create_topic(&self, topic: &str, partitions: i32) -> Result<(), BrokerError> {
         let refused = |reason: String| BrokerError::Topic { topic: topic.to_owned(), reason };
         if !(1..=10_000).contains(&partitions) {
@@ -133,30 +110,26 @@ impl Broker {
             .map_err(|error| refused(error.to_string()))
     }
 
-    /// Makes the next produce requests fail in this way, one after another.
+    /// Makes the next produce requests fail, one after another.
     pub fn fail_produce(&self, faults: &[Fault]) -> Result<(), BrokerError> {
         let answers: Vec<Answer> = faults.iter().map(|fault| fault.answer()).collect();
         self.cluster()?.request_errors(RDKafkaApiKey::Produce, &answers);
         Ok(())
     }
 
-    /// Makes metadata requests report that the topic does not exist.
     pub fn hide_topic(&self, topic: &str) -> Result<(), BrokerError> {
         let unknown = Answer::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
         self.cluster()?.topic_error(topic, unknown).map_err(|error| not_injected(&error))
     }
 
-    /// Makes all brokers close and refuse connections.
     pub fn down(&self) -> Result<(), BrokerError> {
         self.cluster()?.broker_down(ALL).map_err(|error| not_injected(&error))
     }
 
-    /// Makes all brokers accept connections again.
     pub fn up(&self) -> Result<(), BrokerError> {
         self.cluster()?.broker_up(ALL).map_err(|error| not_injected(&error))
     }
 
-    /// Sets the minimum time of every answer.
     pub fn round_trip(&self, time: Duration) -> Result<(), BrokerError> {
         self.cluster()?.broker_round_trip_time(ALL, time).map_err(|error| not_injected(&error))
     }
@@ -167,7 +140,6 @@ impl Broker {
     }
 }
 
-/// The library's number for "every broker".
 const ALL: i32 = -1;
 
 fn not_injected(error: &KafkaError) -> BrokerError {

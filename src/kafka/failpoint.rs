@@ -1,12 +1,9 @@
-//! Failpoints: named places at which a test can kill, stop or delay the process, to check that a
-//! crash loses no row.
+//! Failpoints: named places at which a test can kill, stop or delay the process.
 //!
 //! Input: the environment variable `FAILPOINT`: `place=kill`, `place=stop` (SIGSTOP) or
-//! `place=sleep` (1 s), at the n-th time with `@n`, for example `commit_asked=kill@7`. Output: that
-//! signal or pause when the code passes the place. Without the feature `failpoints`, [`pass`] does
-//! nothing.
+//! `place=sleep` (1 s), at the n-th time with `@n`, for example `commit_asked=kill@7`.
 
-/// Every place, in the order in which a row passes them.
+/// In the order in which a row passes them.
 pub const PLACES: [&str; 19] = [
     "backfill_intended",
     "repair_slot_dropped",
@@ -29,7 +26,6 @@ pub const PLACES: [&str; 19] = [
     "drained",
 ];
 
-/// Passes a place.
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub const fn pass(_place: &str) {}
@@ -61,7 +57,6 @@ mod armed {
         Sleep,
     }
 
-    /// Passes a place.
     pub fn pass(place: &str) {
         static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
         let armed =

@@ -1,10 +1,7 @@
-//! Fences earlier transactional producers of a stream (InitProducerId), so that none of them can
-//! write any more. `fence` takes at most seconds, because a replication stream is open; without a
-//! waiting stream, `fence_patiently` and `fence_off` retry for a minute.
+//! Fences earlier transactional producers of a stream (InitProducerId).
 //!
-//! Input: a [`KafkaSpec`] and the [`Lineage`] of the stream. Output: a producer that may begin
-//! transactions, or an error. Invariant: every transaction of an earlier producer with this
-//! transactional id has ended (KIP-98).
+//! Invariant: every transaction of an earlier producer with this transactional id has ended
+//! (KIP-98).
 
 use std::time::{Duration, Instant};
 
@@ -17,29 +14,23 @@ use super::transactional::code;
 use super::{Producer, SinkError};
 use postrider_core::progress::Lineage;
 
-/// Total time limit. A stream is open, so it must be well below the delay that matters for
-/// Postgres's `fast` stop.
+/// A replication stream is open, and Postgres's `fast` stop waits for it.
 const LIMIT: Duration = Duration::from_secs(4);
-/// Time limit of callers without a waiting stream.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Part of [`LIMIT`] for reaching the first broker.
+/// Part of [`LIMIT`] for the first broker.
 const MEETING: Duration = Duration::from_secs(1);
-/// Poll interval for the coordinator's answer.
 const SLICE: Duration = Duration::from_millis(10);
-/// Clients that may be replaced. A transaction with many partitions takes longer to end than a
-/// client to start; the last one waits at the library's pace.
+/// A transaction with many partitions ends slowly; the last client waits at the library's pace.
 const CLIENTS_MAX: u32 = 4;
 
 const TOO_OLD: &str = "use brokers of version 0.11 or later, a service that offers transactions, or \
                        kafka.delivery = \"at_least_once\"";
 
-/// Creates a producer that fences earlier ones of this stream. Blocks for at most [`LIMIT`], plus
-/// [`MEETING`] if no broker answers.
+/// Blocks for at most [`LIMIT`], plus [`MEETING`] if no broker answers.
 ///
-/// librdkafka retries half a second after the coordinator was unreachable, or asked for a retry
-/// (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12), which would take most of a start's time.
-/// InitProducerId is therefore sent once a broker is connected. If the coordinator asks for a retry
-/// because it has just ended an earlier producer's transaction, a new client replaces this one.
+/// librdkafka retries InitProducerId after half a second (rdkafka_txnmgr.c and
+/// rdkafka_idempotence.c, 2.12). The request is therefore sent once a broker is connected. If the
+/// coordinator is still ending a transaction, a new client replaces this one.
 pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, SinkError> {
     let config = spec.transactional_config(&lineage.transactional_id())?;
     let deadline = Instant::now() + LIMIT;
@@ -63,15 +54,12 @@ pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, Sin
     }
 }
 
-/// Fences for a caller without transactional writes; see `fence_patiently`.
 pub fn fence_off(spec: &KafkaSpec, lineage: &Lineage) -> Result<(), SinkError> {
     fence_patiently(spec, lineage).map(drop)
 }
 
-/// Fences for a caller without a waiting stream.
-///
-/// A cluster's first transaction creates the topic for transaction state, which takes longer than a
-/// stream may wait. This retries for [`PATIENCE`].
+/// For a caller without a waiting stream. A cluster's first transaction creates the topic for
+/// transaction state, which takes long.
 pub(super) fn fence_patiently(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, SinkError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -86,14 +74,8 @@ fn is_pending(error: &KafkaError) -> bool {
     matches!(error, KafkaError::Transaction(error) if error.is_retriable())
 }
 
-/// Returns the producer if the coordinator offers everything that transactions need. The library
-/// does not report a missing request: it holds the records back, and retries forever. It is
-/// therefore refused here, before anything is read from the slot.
-///
-/// The coordinator's offer was logged before the producer id arrived, so this neither asks nor
-/// waits. A trial transaction would involve more brokers than the coordinator, write to the
-/// progress topic at each start, and distinguish a lack from an outage only by a time limit. A
-/// separate connection would need its own TLS and login.
+/// The library would retry a missing request forever. The coordinator's offer was logged before the
+/// producer id arrived.
 fn with_transactions(producer: Producer) -> Result<Producer, SinkError> {
     let lacking = producer.client().client().context().events().offered.lacking_for_transactions();
     if lacking.is_empty() {

@@ -1,11 +1,8 @@
-//! First-write gate: a producer's first record to each partition must be stored before others
-//! follow, because Kafka accepts any first sequence number. A new leader can refuse the first batch
-//! and store the second. Upholds G2: the records of one key are stored in commit order.
+//! First-write gate: a producer's first record in each partition must be stored before others
+//! follow. Upholds G2: the records of one key are stored in commit order.
 //!
-//! Input: the records about to be sent with a key, the partition counts of topics, and delivery
-//! reports. Output: whether a record may be sent now. Invariant: until a partition has stored a
-//! record of this session, at most one record with a key is in flight to it. A hash of the key
-//! (`key_hash`) predicts the partition.
+//! Invariant: until a partition has stored a record of this session, at most one record with a key
+//! is in flight to it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,19 +10,17 @@ use super::key_hash::{KeyHash, hash_of};
 use postrider_core::ledger::Ticket;
 use postrider_core::record::Partitioner;
 
-/// Remembered topics. Rows choose topics, so their number is not trustworthy; this is far beyond
-/// one outbox's topics.
+/// Rows choose topics, so their number is not trustworthy.
 const TOPICS_MAX: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Yes: its partition knows this producer, or its order does not matter.
     Free,
-    /// Yes, as the first write; call [`FirstWriteGate::begun`] when it is sent.
+    /// Call [`FirstWriteGate::begun`] when it is sent.
     First(FirstWrite),
-    /// No: the first write is in flight.
+    /// The first write is in flight.
     Wait,
-    /// Find the topic's number of partitions, call [`FirstWriteGate::counted`], and ask again.
+    /// Call [`FirstWriteGate::counted`], and ask again.
     Count,
 }
 
@@ -34,7 +29,7 @@ pub(super) struct FirstWrite {
     topic: usize,
     /// Known once the partitions are counted.
     partition: Option<usize>,
-    /// True if the row chose the partition, so that nothing was predicted.
+    /// True if the row chose the partition.
     chosen: bool,
     key_hash: u32,
 }
@@ -58,8 +53,7 @@ enum FirstWriteState {
 
 #[derive(Debug, Default)]
 struct Topic {
-    /// State of the topic while its partitions are not counted; once a first write is stored, they
-    /// must be.
+    /// State until the partitions are counted. Once a first write is stored, they must be.
     whole: FirstWriteState,
     partitions: Vec<FirstWriteState>,
 }
@@ -70,20 +64,16 @@ impl Topic {
 
 /// State of each partition for this session's producer.
 ///
-/// Why: Kafka accepts any first sequence number from a producer that a partition does not know. A
-/// newly elected leader can refuse a session's first batch and accept the second, already in
-/// flight. The second's records are then stored before the first's (seen on Apache Kafka 4.3 with
-/// new topics). Once one batch is stored, every later leader knows the producer from the log, and
-/// refuses batches out of order.
+/// Kafka accepts any first sequence number from a producer that a partition does not know. A new
+/// leader can refuse a session's first batch and accept the second (seen on Apache Kafka 4.3 with
+/// new topics). Once a batch is stored, later leaders know the producer from the log.
 ///
-/// The record's partition is predicted with the library's rule: the key's hash modulo the number of
-/// partitions, which is queried first. A topic without a known number, for example one that does
-/// not exist yet, counts as one partition until it has stored a record; then it is queried again. A
-/// wrong prediction, after partitions were added, only loses the protection, and is detected.
+/// The library's rule predicts the partition: the key's hash modulo the number of partitions. A
+/// topic without a known number counts as one partition until it has stored a record. A wrong
+/// prediction, after partitions were added, only loses the protection, and is detected.
 ///
-/// Memory is bounded: a topic is remembered once its partitions are counted. If there are too many,
-/// those without a first write in flight are forgotten, and their first write is repeated later
-/// (G3).
+/// Beyond `TOPICS_MAX`, topics without a first write in flight are forgotten, and their first write
+/// is repeated (G3).
 #[derive(Debug, Default)]
 pub(super) struct FirstWriteGate {
     hash: Option<KeyHash>,
@@ -94,13 +84,12 @@ pub(super) struct FirstWriteGate {
 }
 
 impl FirstWriteGate {
-    /// Predicts with this partitioner's hash; `random` cannot be predicted.
+    /// `random` cannot be predicted.
     pub(super) fn new(partitioner: Partitioner) -> Self {
         Self { hash: hash_of(partitioner), ..Self::default() }
     }
 
-    /// Decides whether a record may be sent now. In a counted topic a record without a key always
-    /// may, because order is promised to keys.
+    /// In a counted topic a record without a key is free: order is promised to keys.
     pub(super) fn admit(
         &mut self,
         name: &str,
@@ -149,8 +138,7 @@ impl FirstWriteGate {
         topic
     }
 
-    /// Forgets every topic without a first write in flight. Other records in flight go to
-    /// partitions that know this producer.
+    /// Other records in flight are in partitions that know this producer.
     #[cold]
     fn forget(&mut self) {
         let Self { names, topics, free, under_way, .. } = self;
@@ -172,8 +160,7 @@ impl FirstWriteGate {
         self.under_way.push((ticket, first_write));
     }
 
-    /// Sets a topic's number of partitions; 0 if unknown, and the topic is again written to as a
-    /// whole.
+    /// Sets the number of partitions; 0: the topic counts as one partition again.
     pub(super) fn counted(&mut self, name: &str, partitions: usize) {
         let topic = self.names.get(name).copied().unwrap_or_else(|| self.add(name));
         let Some(topic) = self.topics.get_mut(topic) else { unreachable!("a name has its place") };
@@ -181,12 +168,10 @@ impl FirstWriteGate {
         topic.partitions = vec![FirstWriteState::None; partitions];
     }
 
-    /// Number of partitions of the topics in use, if counted.
     pub(super) fn partitions(&self) -> usize {
         self.topics.iter().map(|topic| topic.partitions.len()).sum()
     }
 
-    /// True if no first write is in flight, so that no report matters.
     pub(super) fn are_settled(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -195,7 +180,7 @@ impl FirstWriteGate {
         let (Some(hash), Some(key)) = (self.hash, report.key) else { return };
         let Some(&topic) = self.names.get(report.topic) else { return };
         let (key_hash, partition) = (hash(key), usize::try_from(report.partition).ok());
-        // Records of one transaction and size share a ticket, so the key must agree too.
+        // Records of one transaction and size share a ticket.
         let mut ours = self.under_way.iter().enumerate().filter(|(_, (of, first_write))| {
             *of == ticket && first_write.topic == topic && first_write.key_hash == key_hash
         });
@@ -205,7 +190,6 @@ impl FirstWriteGate {
         let found = ours.clone().find(|(_, (_, first_write))| there(first_write));
         if let Some((at, _)) = found {
             let (_, first_write) = self.under_way.swap_remove(at);
-            // A refused record does not count as a first write.
             let made = if report.stored { FirstWriteState::Stored } else { FirstWriteState::None };
             self.set(first_write, made);
         } else if ours.any(|(_, (_, first_write))| !first_write.chosen) {
@@ -213,8 +197,7 @@ impl FirstWriteGate {
         }
     }
 
-    /// Requires a new count, because partitions may have been added. False while a first write to
-    /// the topic is in flight.
+    /// Partitions may have been added. False while a first write is in flight.
     pub(super) fn count_again(&mut self, name: &str) -> bool {
         let Some(&topic) = self.names.get(name) else { return true };
         let is_settled = self.under_way.iter().all(|(_, begun)| begun.topic != topic);
@@ -224,7 +207,6 @@ impl FirstWriteGate {
         is_settled
     }
 
-    /// The prediction was wrong: partitions were added.
     fn recount(&mut self, topic: usize) {
         self.under_way.retain(|(_, first_write)| first_write.topic != topic);
         if let Some(topic) = self.topics.get_mut(topic) {
@@ -365,7 +347,6 @@ mod tests {
         assert_eq!(all.admit("t", Some(K), Some(0)), Admission::Free);
     }
 
-    /// The library decides; the gate only predicts.
     #[test]
     fn keys_go_where_it_was_predicted() {
         const PARTITIONS: i32 = 7;
@@ -400,7 +381,6 @@ mod tests {
         for number in 0..3 * TOPICS_MAX {
             let name = number.to_string();
             assert_eq!(all.admit(&name, Some(K), None), Admission::Count);
-            // Every third topic is counted, the others are missing.
             if number % 3 == 0 {
                 all.counted(&name, 2);
                 assert!(matches!(all.admit(&name, Some(K), None), Admission::First(_)));

@@ -1,10 +1,5 @@
 //! Writes a stream's first progress record (delivered up to 0/0) before its slot is created, so
-//! that another program's slot is recognised by its lack; and replaces progress for `postrider
-//! adopt`.
-//!
-//! Input: the [`Lineage`] of the stream, or a [`Progress`]. Output: a stored record, and the
-//! previous progress. Invariant: when these functions return without error, a record is stored.
-//! With transactions, two relays that start at once cannot overwrite each other's progress.
+//! that another program's slot is recognised. Replaces progress for `postrider adopt`.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +12,14 @@ use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, SinkErro
 use postrider_core::pipeline::Mark;
 use postrider_core::transaction::PROGRESS_TICKET;
 
-/// Attempts to start a stream while others start it too.
+/// Others may start the stream too.
 const ATTEMPTS: u32 = 5;
-/// Time limit for storing a record.
 const LIMIT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(2);
 
-/// Reads the newest progress of a stream without a slot. If there is none, or it names no position,
-/// writes progress at 0/0, so that the next slot is known to be this stream's own. Blocks for
-/// seconds, or up to a minute if the cluster has had no transaction yet. Two relays may start at
-/// once: each fences before it reads again, and writes in a transaction, so a base never follows
-/// the other's progress. Upholds G6.
+/// If the newest progress names no position, writes progress at 0/0. Blocks for seconds, or up to a
+/// minute before a cluster's first transaction. Each relay fences before it reads again, and writes
+/// in a transaction, so a base never follows another relay's progress. Upholds G6.
 pub fn init_progress_transactional(
     kafka: &KafkaSpec,
     lineage: &Lineage,
@@ -35,7 +27,7 @@ pub fn init_progress_transactional(
     let mut attempts = 1;
     loop {
         match try_to_begin(kafka, lineage) {
-            // Another relay starts now, or the outcome of this attempt is unknown.
+            // Another relay starts now, or the outcome is unknown.
             Err(SinkError::Fenced(_) | SinkError::Fatal(_) | SinkError::Ambiguous(_))
                 if attempts < ATTEMPTS =>
             {
@@ -46,8 +38,7 @@ pub fn init_progress_transactional(
     }
 }
 
-/// The variant without transactions, for at-least-once delivery: two relays that start at once may
-/// both write, and rows that one of them has delivered are then repeated.
+/// Two relays that start at once may both write, and rows that one of them delivered are repeated.
 pub fn init_progress_at_least_once(
     kafka: &KafkaSpec,
     lineage: &Lineage,
@@ -80,8 +71,7 @@ fn base(lineage: &Lineage) -> Progress {
     Progress { lineage: lineage.clone(), mark: Mark::default(), backfill: None }
 }
 
-/// True if a stream without a slot needs a base. A stream that started but delivered nothing may
-/// name replaced objects; its slot does not exist either.
+/// A stream that delivered nothing may name replaced objects.
 fn lacks_base(found: Option<&Progress>, lineage: &Lineage) -> bool {
     found.is_none_or(|found| {
         // A backfill resumes from its own notes.
@@ -90,7 +80,7 @@ fn lacks_base(found: Option<&Progress>, lineage: &Lineage) -> bool {
     })
 }
 
-/// Writes progress. Blocks at most for seconds, until it is stored.
+/// Blocks for seconds, until the record is stored.
 pub fn write_progress(kafka: &KafkaSpec, progress: &Progress) -> Result<(), SinkError> {
     store(&mut Producer::open(kafka)?, kafka, progress)
 }

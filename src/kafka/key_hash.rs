@@ -1,14 +1,13 @@
-//! librdkafka's key hashes, which determine a record's partition.
+//! librdkafka's key hashes: the remainder by the number of partitions is the partition.
 //!
-//! Input: a [`Partitioner`] and a key. Output: a hash; its remainder by the number of partitions is
-//! the partition. Invariant: a random partitioner has no hash. Keys that a partitioner places at
-//! random (null, and for `consistent_random` the empty one) must not be passed.
+//! Keys that a partitioner places at random (null, and for `consistent_random` the empty one) must
+//! not be passed.
 
 use postrider_core::record::Partitioner;
 
 pub(super) type KeyHash = fn(&[u8]) -> u32;
 
-/// The partitioner's hash; `None` if keys do not decide.
+/// `None` for a random partitioner.
 pub(super) fn hash_of(partitioner: Partitioner) -> Option<KeyHash> {
     match partitioner {
         Partitioner::Murmur2 | Partitioner::Murmur2Random => Some(murmur2),
@@ -18,7 +17,7 @@ pub(super) fn hash_of(partitioner: Partitioner) -> Option<KeyHash> {
     }
 }
 
-/// Java's key hash (`org.apache.kafka.common.utils.Utils.murmur2`), as a positive number.
+/// `org.apache.kafka.common.utils.Utils.murmur2`, as a positive number.
 fn murmur2(key: &[u8]) -> u32 {
     const SEED: u32 = 0x9747_b28c;
     const MIX: u32 = 0x5bd1_e995;
@@ -49,7 +48,7 @@ fn fnv1a(key: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// Values of librdkafka's and Kafka's own tests (`rdmurmur2.c`, `UtilsTest.java`).
+    /// Values of `rdmurmur2.c` and `UtilsTest.java`.
     #[test]
     fn keys_hash_as_in_java() {
         for (key, hash) in [

@@ -1,9 +1,5 @@
 //! Compares the partitions of a topic's newest records with the partitioners' choices. A change of
 //! partitioner moves keys, and loses their order at that point.
-//!
-//! Input: a [`KafkaSpec`], a topic, a deadline. Output: [`KeyPlacement`]. Invariant: at most
-//! [`SAMPLE`] records per partition are read, nothing is written, and no group is joined; records
-//! whose key does not decide are not counted.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +10,20 @@ use super::start_offset::StartOffset;
 use super::topics::partition_count;
 use postrider_core::record::Partitioner;
 
-/// Records per partition: enough that no other partitioner fits by chance, and quickly read.
+/// So many that no other partitioner fits by chance.
 const SAMPLE: i64 = 100;
 const SLICE: Duration = Duration::from_millis(100);
 
-/// One partitioner per hash.
+/// A partitioner per hash.
 const HASHES: [Partitioner; 3] =
     [Partitioner::Murmur2Random, Partitioner::ConsistentRandom, Partitioner::Fnv1aRandom];
 
-/// Placement of keys in a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyPlacement {
-    /// Number of partitions.
     pub partitions: usize,
-    /// Number of examined records with a key.
+    /// Examined records with a key.
     pub keyed: usize,
-    /// For each hash, the number of records in its partition.
+    /// Per hash, the number of records in its partition.
     fits: [usize; HASHES.len()],
 }
 
@@ -39,7 +33,7 @@ impl KeyPlacement {
     }
 
     fn add(&mut self, partition: i32, key: Option<&[u8]>) {
-        // Such keys are placed at random by some partitioner.
+        // Some partitioners place such keys at random.
         let Some(key) = key.filter(|key| !key.is_empty()) else { return };
         self.keyed += 1;
         for (fits, partitioner) in self.fits.iter_mut().zip(HASHES) {
@@ -49,7 +43,6 @@ impl KeyPlacement {
         }
     }
 
-    /// Number of records outside this partitioner's choice; `None` for a random one.
     pub fn elsewhere(&self, partitioner: Partitioner) -> usize {
         let [murmur2, crc32, fnv1a] = self.fits;
         self.keyed
@@ -61,8 +54,7 @@ impl KeyPlacement {
             }
     }
 
-    /// The partitioner that fits every record, if there is only one; of those with its hash, the
-    /// one that is random for records without a key.
+    /// The only partitioner that fits every record, in its random variant.
     pub fn placed_by(&self) -> Option<Partitioner> {
         let all = HASHES.into_iter().filter(|_| self.keyed > 0);
         let mut fitting = all.filter(|partitioner| self.elsewhere(*partitioner) == 0);
@@ -70,7 +62,6 @@ impl KeyPlacement {
     }
 }
 
-/// Reads the end of an existing topic. Records after the deadline are left out.
 pub fn key_placement(
     kafka: &KafkaSpec,
     topic: &str,
@@ -129,7 +120,6 @@ mod tests {
         placement.add(0, None);
         placement.add(1, Some(b""));
         assert_eq!((placement.keyed, placement.placed_by()), (0, None));
-        // With one partition, every partitioner fits.
         let mut single = KeyPlacement::of_partitions(1);
         single.add(0, Some(b"k"));
         assert_eq!((single.elsewhere(Partitioner::Murmur2Random), single.placed_by()), (0, None));

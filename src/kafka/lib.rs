@@ -1,10 +1,5 @@
-//! Kafka, on librdkafka: producers, progress records, readers, topics, and an embedded broker for tests.
-//!
-//! Input: [`Record`](postrider_core::route::Record)s with tickets (the numbers by which the core knows
-//! them), and a [`KafkaSpec`]. Output: [`Confirmation`]s with the same tickets, or a [`SinkError`].
-//! Invariant: the contract of [`Sink`]. The relay uses the producers, [`Producer`] (at least once),
-//! [`AtLeastOnceWithProgress`] and [`ExactlyOnce`]; the demo, `tail` and the tests also use [`Reader`] and
-//! the [`embedded`] broker.
+//! Kafka, on librdkafka: producers, progress records, readers, topics, and an embedded broker for
+//! tests.
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,11 +1,6 @@
-//! Recognises a wrong listener from librdkafka's reasons, which do not name the setting to change:
-//! it requires TLS or SASL, offers no login, or is not a Kafka broker (for example Postgres). Also
-//! distinguishes a broken-off login (an outage) from a refused one.
-//!
-//! Input: librdkafka's reason for the end of a connection. Output: the fault and the remedy. No
-//! I/O.
+//! Recognises a wrong listener from librdkafka's reasons. Also distinguishes a broken-off login (an
+//! outage) from a refused one.
 
-/// Remedy if the listener requires another protocol.
 const TLS_HELP: &str = "set security.protocol = \"SSL\" (or \"SASL_SSL\") in [kafka.properties], or name \
                         the brokers' plaintext listener in kafka.brokers";
 const SASL_HELP: &str = "set security.protocol = \"SASL_PLAINTEXT\" (or \"SASL_SSL\") and sasl.* in \
@@ -19,15 +14,13 @@ const TLS_ALERT: u8 = 21;
 /// First byte of a Postgres error.
 const POSTGRES_ERROR: u8 = b'E';
 
-/// First bytes of an answer outside Kafka's protocol, which the library interprets as a length
-/// (`rd_kafka_recv`, librdkafka 2.12).
+/// The library interprets them as a length (`rd_kafka_recv`, librdkafka 2.12).
 fn first_bytes(line: &str) -> Option<[u8; 4]> {
     let (_, size) = line.split_once("Invalid response size ")?;
     size.split(' ').next()?.parse().ok().map(i32::to_be_bytes)
 }
 
-/// The kind of peer, if it does not speak Kafka's protocol. Valid only for a listener that never
-/// did, because a broker's answer may also be too large for the library.
+/// Valid only if the listener never spoke Kafka: a broker's answer may also be too large.
 fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
     const POSTGRES: &str = "what answers there is not a Kafka broker; it may be Postgres";
     const NO_BROKER: &str = "what answers there is not a Kafka broker";
@@ -38,8 +31,7 @@ fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// What a listener requires, according to the library's reasons for the end of a connection
-/// (`rd_kafka_broker_set_error`, librdkafka 2.12): reason and remedy.
+/// Reason and remedy (from `rd_kafka_broker_set_error`, librdkafka 2.12).
 pub(super) fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
     let is_tls = first_bytes(line).is_some_and(|[first, ..]| first == TLS_ALERT);
     if is_tls || line.contains("connecting to a SSL listener?") {
@@ -49,10 +41,8 @@ pub(super) fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
         .then_some(("the listener closes the connection: it may require a login (SASL)", SASL_HELP))
 }
 
-/// What a listener requires that closes connections without a message, and never behaved
-/// differently. Kafka's TLS listener does so at the first request, its SASL listener at the first
-/// request that is not about login. The library's connection name starts with the protocol, unless
-/// it is plaintext.
+/// Kafka's TLS listener closes connections at the first request, its SASL listener at the first
+/// request other than a login. A connection's name starts with the protocol, except for plaintext.
 fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
     const NO_TLS: &str = "the listener closes the connection at the first request: it may require \
                           TLS, or no broker is behind it";
@@ -67,19 +57,17 @@ fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
     (is_last("UP") && line.contains("/bootstrap")).then_some((NO_LOGIN, SASL_HELP))
 }
 
-/// Remedy if the listener does not support a login.
 pub(super) const NO_LOGIN_HELP: &str = "name the brokers' listener for logins (SASL) in kafka.brokers; or set \
     security.protocol = \"PLAINTEXT\" (\"SSL\" for TLS) in [kafka.properties] and remove sasl.* there";
 
-/// True if a login failed because the listener offers none: the library's reason names no supported
-/// mechanism (`rd_kafka_broker_handle_SaslHandshake`, librdkafka 2.12).
+/// True if the reason names no mechanism (`rd_kafka_broker_handle_SaslHandshake`, librdkafka 2.12).
 pub(super) fn offers_no_login(reason: &str) -> bool {
     let named = reason.split_once("broker's supported mechanisms:").map(|(_, named)| named.trim());
     named.is_some_and(|named| named.is_empty() || named.starts_with("(after "))
 }
 
-/// True if a login failed because the connection ended or fell silent, without a refusal. After a
-/// request for a mechanism, the library reports that as a refusal (in that function).
+/// True if a login ended without a refusal. After a request for a mechanism, the library reports
+/// this as a refusal.
 pub(super) fn broke_off(reason: &str) -> bool {
     let failed = reason.split_once("mechanism handshake failed: ").map(|(_, why)| why);
     failed.is_some_and(|why| {
@@ -115,7 +103,6 @@ mod tests {
         assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 
-    /// As logged by librdkafka 2.12.
     #[test]
     fn an_answer_in_another_protocol_is_no_brokers() {
         let answered = |first: [u8; 4]| {
@@ -142,7 +129,6 @@ mod tests {
         assert_eq!(no_broker_at("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 
-    /// As logged by librdkafka 2.12.
     #[test]
     fn a_listener_without_a_login_is_told_from_one_that_wants_another() {
         let failed = |mechanisms: &str| {
@@ -158,7 +144,6 @@ mod tests {
         assert!(!broke_off(&failed("SCRAM-SHA-512 (after 3ms in state AUTH_HANDSHAKE)")));
     }
 
-    /// As logged by librdkafka 2.12.
     #[test]
     fn a_login_that_broke_off_was_not_refused() {
         let broken = "sasl_plaintext://a:9092/bootstrap: SASL PLAIN mechanism handshake failed: Local: \

@@ -1,20 +1,14 @@
-//! Parses single log lines of librdkafka: whether a line is news, its text without the thread, and
-//! the reason of a failed transaction.
-//!
-//! Input: one log line, and its facility (librdkafka's word for the kind of a line). Output: part
-//! of the line, or whether a warning says something that is not known otherwise. No I/O.
+//! Parses single log lines of librdkafka.
 
 use rdkafka::config::RDKafkaLogLevel as Level;
 
-/// The reason in librdkafka 2.12's line about an aborted transaction
-/// (`rd_kafka_txn_set_abortable_error0`).
+/// Reason of an aborted transaction (`rd_kafka_txn_set_abortable_error0`, librdkafka 2.12).
 pub(super) fn transaction_error(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("transaction failed in state ")?;
     rest.split_once(": ").map(|(_, reason)| reason)
 }
 
-/// True if a producer ended because its brokers do not offer InitProducerId (librdkafka 2.12,
-/// `rd_kafka_idemp_broker_any`).
+/// True if the brokers do not offer InitProducerId (`rd_kafka_idemp_broker_any`, librdkafka 2.12).
 pub(super) fn is_without_producer_ids(reason: &str) -> bool {
     reason.contains("Idempotent producer not supported by any of the")
 }
@@ -23,25 +17,22 @@ pub(super) const fn is_serious(level: Level) -> bool {
     matches!(level, Level::Emerg | Level::Alert | Level::Critical | Level::Error | Level::Warning)
 }
 
-/// The text without thread name and states: `[thrd:NAME]: WORDS (after ..`.
+/// Text of `[thrd:NAME]: WORDS (after ..`.
 pub(super) fn bare(line: &str) -> &str {
     let named = line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: "));
     let words = named.map_or(line, |(_, words)| words);
     words.split_once(" (after ").map_or(words, |(words, _)| words)
 }
 
-/// True if the library itself closed a connection: at its own end, or to a bootstrap server once
-/// the brokers are known by id. The line does not explain an outage.
+/// True if the library itself closed a connection, for example to a bootstrap server. The line does
+/// not explain an outage.
 pub(super) fn is_end_of_handle(line: &str) -> bool {
     line.contains("Broker handle is terminating")
 }
 
-/// True if a warning repeats known facts or describes a temporary state.
-///
-/// FAIL and ERROR lines come again as errors. GETPID is retried until it is answered, which takes a
-/// starting broker a moment. METADATAUPDATE is a restarting broker's answer that names a leader it
-/// does not list, after which the query is repeated. CONFWARN concerns settings chosen here, unless
-/// it gives advice, for example about a login that `security.protocol` leaves unused.
+/// FAIL and ERROR lines come again as errors. GETPID is retried until a starting broker answers.
+/// METADATAUPDATE is a restarting broker's answer without the leader. CONFWARN concerns settings
+/// chosen here, unless it gives advice.
 pub(super) fn is_no_news(facility: &str, line: &str) -> bool {
     match facility {
         "CONFWARN" => !line.contains("recommend setting"),

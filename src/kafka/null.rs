@@ -1,14 +1,11 @@
 //! A sink that discards records, for measuring everything before Kafka.
-//!
-//! Input: records with tickets (the numbers under which they are confirmed). Output: the
-//! confirmation `Stored` for each ticket at the next poll.
 
 use super::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::Outgoing;
 use postrider_core::time::Instant;
 
-/// Confirms everything, stores nothing.
+/// Confirms everything at the next poll, stores nothing.
 #[derive(Debug, Default)]
 pub struct NullSink {
     taken: Vec<Ticket>,

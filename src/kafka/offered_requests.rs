@@ -1,34 +1,30 @@
-//! Learns the brokers' capabilities from librdkafka's log, because rdkafka does not expose
-//! ApiVersions. First, which requests the transaction coordinator offers, because the library
-//! retries missing ones forever. Second, whether a broker is older than the batch codec, because
-//! the library then sends uncompressed batches; its own notice is missing on a machine with less
-//! than a day of uptime (`rd_interval`, librdkafka 2.12).
+//! Learns the brokers' capabilities from librdkafka's log (contexts `feature` and `broker`),
+//! because rdkafka does not expose ApiVersions. The library retries missing transaction requests
+//! forever. Its own notice of uncompressed batches is missing in the first day of uptime
+//! (`rd_interval`, librdkafka 2.12).
 //!
-//! Input: lines of the debug context `feature`, one per request of a broker, for example `ApiKey
-//! EndTxn (26) Versions 0..5`, and per library feature; and of `broker`, that a connection is up.
-//! Output: missing requests that transactions require; once, the codec that is not used. Invariant:
-//! a coordinator whose answer was not read completely lacks nothing. No I/O.
+//! Invariant: a coordinator whose answer was not read completely lacks nothing.
 
 use std::collections::BTreeSet;
 
-/// Marks the library's connection for a producer's transactions.
+/// Connection for a producer's transactions.
 const COORDINATOR: &str = "[thrd:TxnCoordinator]";
 
-/// Requests of a transaction after InitProducerId, which the library reports by itself. Progress is
-/// a record, so no group offsets are sent (AddOffsetsToTxn, TxnOffsetCommit).
+/// InitProducerId is omitted, because the library reports it. Progress is a record, so no group
+/// offsets are sent.
 const OF_TRANSACTIONS: [(i16, &str); 2] = [(24, "AddPartitionsToTxn"), (26, "EndTxn")];
 
-/// librdkafka's feature names for its codecs; older codecs need none.
+/// Older codecs need no feature.
 const OF_CODECS: [(&str, &str); 2] =
     [("zstd", "Disabling feature ZSTD"), ("lz4", "Disabling feature LZ4")];
 
 #[derive(Debug, Default)]
 pub(super) struct OfferedRequests {
-    /// The batch codec, and the library's name of a broker's support for it; cleared once reported.
+    /// The codec and its line; cleared once reported.
     codec: Option<(&'static str, &'static str)>,
     /// Requests of an answer that is being logged.
     named: BTreeSet<i16>,
-    /// Requests of the last answer on a connection that came up.
+    /// Last answer on a connection that came up.
     offered: Option<BTreeSet<i16>>,
 }
 
@@ -38,8 +34,7 @@ impl OfferedRequests {
         Self { codec, ..Self::default() }
     }
 
-    /// Handles one line; a connection's lines come in order. Returns the codec that is not used,
-    /// once it is known.
+    /// Returns the unused codec, once. A connection's lines come in order.
     pub(super) fn observe(&mut self, line: &str) -> Option<&'static str> {
         if line.starts_with(COORDINATOR) {
             self.observe_coordinator(line);
@@ -58,7 +53,6 @@ impl OfferedRequests {
         }
     }
 
-    /// Requests that transactions require and the coordinator is known not to offer.
     pub(super) fn lacking_for_transactions(&self) -> Vec<&'static str> {
         let Some(offered) = &self.offered else { return Vec::new() };
         let is_missing = |(key, _): &(i16, &str)| !offered.contains(key);
@@ -66,7 +60,7 @@ impl OfferedRequests {
     }
 }
 
-/// The number in `NAME (NUMBER) Versions ..`; an unknown name contains parentheses, too.
+/// Reads `NAME (NUMBER) Versions ..`; an unknown name contains parentheses, too.
 fn number(request: &str) -> Option<i16> {
     let (name, _) = request.split_once(") Versions ")?;
     name.rsplit_once('(')?.1.parse().ok()
@@ -76,7 +70,6 @@ fn number(request: &str) -> Option<i16> {
 mod tests {
     use super::*;
 
-    /// As logged by librdkafka 2.12.
     fn lines(thread: &str, requests: &[&str]) -> Vec<String> {
         let of = |words: &str| format!("[thrd:{thread}]: {thread}/1: {words}");
         let mut lines = vec![of("Broker API support:")];

@@ -1,12 +1,8 @@
 //! The idempotent producer: at-least-once delivery, and the sending part of the transactional
 //! producer.
 //!
-//! Input: records with tickets (the numbers under which they are confirmed). Output: a confirmation
-//! per record, or a [`SinkError`] and with it the end of the session. Invariant: `Stored` comes
-//! from a delivery report under `acks=all` (G1). The records of a key are stored in the order of
-//! `send`, and a refused batch stops the producer before later records are stored (G2). The
-//! library's queue is bounded; beyond that `send` returns `Full` (G3). During an outage of the
-//! brokers records wait without a limit.
+//! Input: records with tickets. Output: a confirmation per ticket, or a [`SinkError`] that ends the
+//! session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +28,10 @@ use postrider_core::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode, cont
 use postrider_core::sink::CommitPlace;
 use postrider_core::time::Instant;
 
-/// Most events per `poll`. An event is the reports of one batch; this keeps the call to a few
-/// milliseconds even if the brokers answer faster than the relay polls.
+/// An event is the reports of one batch, so a call takes a few milliseconds.
 const EVENTS_PER_POLL: u32 = 1_000;
 
-/// Kafka's limit (`org.apache.kafka.common.internals.Topic`).
+/// `org.apache.kafka.common.internals.Topic`.
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 /// The producer of one session. Dropping it forgets records that are not stored yet.
@@ -44,37 +39,26 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// Invariant:
 /// * `Stored` comes from a delivery report under `acks=all` (G1);
 /// * each producer appends to each partition a run of records without gaps, in the order of `send`,
-///   after one first record (`first_write_gate`) (G2). Even with repeats after a crash, first
-///   occurrences therefore stay in order;
+///   after one first record (`first_write_gate`) (G2);
 /// * the library's queue is bounded by records and by bytes; beyond that `send` returns `Full`
 ///   (G3);
-/// * during an outage of the brokers records wait without a limit (`message.timeout.ms=0`).
+/// * during an outage records wait without a limit (`message.timeout.ms=0`).
 ///
 /// # Batches the broker refuses
 ///
-/// A broker answers for a batch, so one oversized record fails all of it, and librdkafka would
-/// continue: it would store the partition's next batch, and the refused records, sent again, would
-/// follow. `enable.gapless.guarantee` prevents this: the first refused batch stops the producer
-/// before anything later of that partition is stored, `poll` returns [`SinkError::BatchRefused`],
-/// and the relay resumes from the acknowledged position. The error names the batch's records. A
-/// single record is at fault. If there are several, the next session sends the suspects alone
-/// ([`Outgoing::alone`]), between others that are sent as usual. The session waits for records in
-/// flight, so that it finds as many refusals as possible.
+/// A single oversized record fails its whole batch, and librdkafka would store the partition's next
+/// batch. `enable.gapless.guarantee` stops the producer instead: `poll` returns
+/// [`SinkError::BatchRefused`] with the batch's records. The next session sends the suspects alone
+/// ([`Outgoing::alone`]).
 ///
-/// If the record at fault is not known, or no session follows, [`KafkaSpec::cautious`] applies:
-/// batches of one, and at most one record per key in flight. A refused record then returns as
-/// [`Outcome::Refused`] with its bytes, and nothing later of that key has been sent. Gaplessness is
-/// off in this mode, because a refused record leaves an intended gap.
+/// If the record at fault is not known, [`KafkaSpec::cautious`] applies: batches of one, and at
+/// most one record per key in flight. A refused record then returns as [`Outcome::Refused`] with
+/// its bytes. Gaplessness is off, because a refused record leaves an intended gap. This costs one
+/// round trip per record of a key, and a new epoch after each refusal.
 ///
-/// Measured on Apache Kafka 4.1 with librdkafka 2.12.1, one partition of `max.message.bytes=2000`,
-/// 3,000 records of 100 bytes in batches of about 12, record 500 of 3,000 bytes, linger 0, 1, 5 ms.
-/// Without gaplessness all 2,499 later records were stored after the refusal. With it none was:
-/// exactly records 0 to 499 were in the topic, all of them confirmed, and the library reported its
-/// death with `_GAPLESS_GUARANTEE` before the report with `MSG_SIZE_TOO_LARGE`. With batches of 1
-/// MB for a topic of 20 kB the batch is too large, and not a record: once one of its records was
-/// stored alone, later sessions halve the batches ([`KafkaSpec::batch_bytes`]).
-///
-/// Costs of caution: one round trip per record of a key, and a new epoch after each refusal.
+/// Measured with Apache Kafka 4.1 and librdkafka 2.12.1: without gaplessness all 2,499 records
+/// after a refused one were stored, with it none. The library reports `_GAPLESS_GUARANTEE` before
+/// `MSG_SIZE_TOO_LARGE`.
 ///
 /// [`Outcome::Refused`]: super::Outcome::Refused
 pub struct Producer {
@@ -82,20 +66,18 @@ pub struct Producer {
     spec: KafkaSpec,
     bootstrap: BootstrapServers,
     admissions: Admissions,
-    /// Number of records sent.
     sent: u64,
     sent_bytes: u64,
-    /// Number of these that were answered at the last check.
+    /// Number of `sent` records that were answered at the last check.
     answered: u64,
     answered_bytes: u64,
     limit: QueueLimit,
     alone: bool,
-    /// True after a refused batch: nothing more is sent.
     is_over: bool,
 }
 
 impl Producer {
-    /// Starts the client. It connects in the background, so an unreachable broker is not an error
+    /// Starts the client, which connects in the background: an unreachable broker is not an error
     /// here.
     pub fn open(spec: &KafkaSpec) -> Result<Self, SinkError> {
         Self::with(&spec.producer_config()?, spec)
@@ -136,8 +118,7 @@ impl Producer {
         Arc::clone(&self.inner)
     }
 
-    /// Starts and ends a client without a broker, to find inconsistent settings, which the library
-    /// reports only then.
+    /// Checks settings without a broker: the library reports inconsistent ones only at the start.
     pub fn rehearse(spec: &KafkaSpec) -> Result<(), SettingsError> {
         let mut config = spec.as_read().producer_config()?;
         config.remove("bootstrap.servers");
@@ -146,7 +127,6 @@ impl Producer {
         started.map(drop).map_err(|error| refused_settings(&error))
     }
 
-    /// Records sent and not yet reported, as counted by the library.
     pub fn outstanding(&self) -> usize {
         let count = self.inner.in_flight_count();
         match usize::try_from(count) {
@@ -155,8 +135,8 @@ impl Producer {
         }
     }
 
-    /// Serves events until none is left. rdkafka's `poll(0)` serves one event and its timeouts run
-    /// to the end, so the number of callbacks reveals an empty queue.
+    /// Serves all events. rdkafka's `poll(0)` serves one event, so the number of callbacks reveals
+    /// an empty queue.
     pub(super) fn serve(&self) {
         let context = self.inner.client().context();
         for _ in 0..EVENTS_PER_POLL {
@@ -169,7 +149,6 @@ impl Producer {
         }
     }
 
-    /// Whether `record`'s topic and partition would accept a record now.
     pub(super) fn admits(&mut self, record: &Record<'_>) -> Result<(), SendError> {
         match self.admissions.admit(&self.inner, &self.spec, record)? {
             Admission::Free | Admission::First(_) => Ok(()),
@@ -177,12 +156,11 @@ impl Producer {
         }
     }
 
-    /// Notes a flush: sent records no longer linger.
+    /// Sent records no longer linger.
     pub(super) fn flushed(&mut self) {
         self.limit.flushed();
     }
 
-    /// Confirms records when their Kafka transaction commits, by [`Producer::committed`].
     pub(super) fn await_commits(&self) {
         self.inner.client().context().gathered().traced.await_commits();
     }
@@ -193,7 +171,6 @@ impl Producer {
         }
     }
 
-    /// See [`ClientEvents::disturbances`](super::client_events::ClientEvents::disturbances).
     pub(super) fn disturbances(&self) -> u64 {
         self.inner.client().context().events().disturbances()
     }
@@ -218,7 +195,7 @@ impl Producer {
                 self.serve();
                 let context = self.inner.client().context();
                 context.events().died(&words(code));
-                // After `Full` the caller polls, which returns the reason once it is known.
+                // The caller polls, which returns the reason once it is known.
                 return context
                     .check(self.sent)
                     .map_or_else(SendError::Broken, |()| SendError::Full);
@@ -239,30 +216,25 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        // Records in flight are dropped on purpose; the next session sends them again.
+        // Records in flight are dropped; the next session sends them again.
         self.inner.client().context().events().close();
-        // A thread with a query may still hold the client.
         self.inner.purge(PurgeConfig::default().queue().inflight());
     }
 }
 
 impl Producer {
-    /// Sends one record, to be confirmed under this ticket; see [`Sink::send`].
     pub fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         Sink::send(self, Instant::START, &Outgoing::new(record.clone(), ticket))
     }
 
-    /// Serves every delivery report that has arrived; see [`Sink::poll`].
     pub fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
         Sink::poll(self, Instant::START, confirmations)
     }
 
-    /// True if at least one broker is known to answer.
     pub fn is_connected(&self) -> bool {
         self.inner.client().context().events().answering()
     }
 
-    /// True if other answers must come before this record is sent.
     fn must_wait(&self, outgoing: &Outgoing<'_>) -> bool {
         let context = self.inner.client().context();
         // A later record would be stored before the refused ones (G2).
@@ -373,7 +345,7 @@ impl Sink for Producer {
         self.serve();
         if context.is_over() {
             self.is_over = true;
-            // Nothing more of this session is sent; records in flight are answered.
+            // Records in flight are still answered.
             self.inner.purge(PurgeConfig::default().queue());
             self.serve();
         }

@@ -1,12 +1,9 @@
-//! Reads from its topic the newest progress record of a stream: how far an earlier session
-//! delivered.
+//! Reads a stream's newest committed progress record: how far an earlier session delivered.
 //!
-//! Input: a topic of one partition, and a key. Output: the newest [`Progress`] of that key in a
-//! committed transaction, or `None`. Invariant: everything written before the call is considered,
-//! and later records delay nothing, although a live stream adds to the topic faster than it is
-//! read. A read_committed consumer stops at the first open transaction. The end offset of *all*
-//! records is therefore read first, and the reader waits until committed records reach it. Reading
-//! starts at the tail, which contains a live stream's newest record.
+//! Invariant: everything written before the call is considered, and later records delay nothing. A
+//! read_committed consumer stops at the first open transaction, so the reader waits until committed
+//! records reach the end offset of *all* records. Reading starts at the tail, where a live stream's
+//! newest record is.
 
 use std::time::{Duration, Instant};
 
@@ -26,14 +23,11 @@ use postrider_core::progress::{Progress, ProgressSyntax};
 const PARTITION: i32 = 0;
 /// Time limit for reading; a stream is open.
 const LIMIT: Duration = Duration::from_secs(4);
-/// Time limit for the first connection.
 const MEETING: Duration = Duration::from_secs(1);
 const SLICE: Duration = Duration::from_millis(100);
-/// Time for which all brokers must deny a topic before it counts as missing. A broker that has just
-/// started may not know it yet.
+/// A broker that just started may not know the topic yet.
 const MISSING_FOR: Duration = Duration::from_secs(1);
-/// Records read first. A busy stream writes twice as many per second, two in each transaction, plus
-/// its marker.
+/// Records read first. A busy stream writes twice as many per second, with markers.
 const TAIL: i64 = 100;
 
 struct Reading {
@@ -60,8 +54,7 @@ impl ProgressReader {
                 .set("isolation.level", isolation)
                 .set("fetch.wait.max.ms", "10")
                 .set("auto.offset.reset", "earliest")
-                // With a rack, a lagging nearby follower may answer, and its end would count as the
-                // topic's (KIP-392). The leader's end counts.
+                // Ignores followers: with a rack a lagging nearby one may answer (KIP-392).
                 .set("client.rack", "");
             let events = ConsumerEvents::quiet(spec.secrets.tokens.clone());
             events.consumer(&config, false).map_err(|error| match error {
@@ -71,9 +64,9 @@ impl ProgressReader {
         };
         let (committed, everything) = (consumer("read_committed")?, consumer("read_uncommitted")?);
         for client in [&everything, &committed] {
-            // A request for offsets before the connection waits for a timer of the library.
+            // Without a connection a request for offsets waits for a timer of the library.
             if client.fetch_metadata(Some(topic), MEETING).is_err() {
-                // The read asks again, and reports the error.
+                // The later read reports the error.
                 break;
             }
         }
@@ -93,7 +86,7 @@ impl ProgressReader {
         if newest.is_some() {
             return Ok(newest);
         }
-        // The log cleaner may have removed it because of a newer record.
+        // The log cleaner removes older records.
         match self.bounds(&self.everything)? {
             Some((_, now)) if now > end => {
                 self.await_commits(now)?;
@@ -103,7 +96,6 @@ impl ProgressReader {
         }
     }
 
-    /// Waits until every transaction that wrote before this offset has ended.
     fn await_commits(&self, end: i64) -> Result<(), SinkError> {
         while self.bounds(&self.committed)?.is_none_or(|(_, committed)| committed < end) {
             self.in_time("a transaction of an earlier relay, or of another writer, is open in it")?;
@@ -127,9 +119,8 @@ impl ProgressReader {
         }
     }
 
-    /// The newest progress between these offsets. A reading that ends too early is repeated until
-    /// two agree. A new leader may end a fetch too early, but does not report its end before it
-    /// knows it (KIP-207).
+    /// Repeated until two readings agree. A new leader may end a fetch early, but knows its end
+    /// before reporting it (KIP-207).
     fn settled_between(
         &self,
         start: i64,
@@ -149,7 +140,7 @@ impl ProgressReader {
         Ok(before.newest)
     }
 
-    /// First offset, and the end offset for this reader; `None`: the topic does not exist.
+    /// `None`: the topic does not exist.
     fn bounds(
         &self,
         consumer: &BaseConsumer<ConsumerEvents>,
@@ -177,8 +168,7 @@ impl ProgressReader {
         }
     }
 
-    /// True if the brokers do not know the topic. The library also reports this for a partition
-    /// without a leader.
+    /// For a partition without a leader the library reports the same error.
     fn is_missing(&self, consumer: &BaseConsumer<ConsumerEvents>) -> bool {
         let Ok(metadata) = consumer.fetch_metadata(Some(&self.topic), SLICE * 10) else {
             return false;
@@ -188,7 +178,6 @@ impl ProgressReader {
         error == Some(Code::UnknownTopicOrPartition)
     }
 
-    /// One reading, without records behind `end`.
     fn newest_between(&self, start: i64, end: i64, key: &str) -> Result<Reading, SinkError> {
         self.go_to(start).map_err(|error| unread(&self.topic, &error))?;
         let mut newest = None;
@@ -219,8 +208,7 @@ impl ProgressReader {
         })
     }
 
-    /// Moves to this offset. A second assignment would take 0.1 s, because the library's broker
-    /// thread sleeps that long if nothing is fetched.
+    /// A second assignment takes 0.1 s: the library's broker thread sleeps if nothing is fetched.
     fn go_to(&self, offset: i64) -> KafkaResult<()> {
         let offset = Offset::Offset(offset);
         let is_assigned = self.committed.assignment()?.count() > 0;
@@ -232,12 +220,12 @@ impl ProgressReader {
         self.committed.assign(&place)
     }
 
-    /// Ignores temporary errors; one unreachable broker of several is an error too.
+    /// Ignores temporary errors until the time limit.
     fn tolerate(&self, error: &KafkaError) -> Result<(), SinkError> {
         if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
             return Err(unread(&self.topic, error));
         }
-        // Nothing is assigned to this one.
+        // Nothing is assigned to this client.
         serve(&self.everything)?;
         match self.everything.context().outage_reason() {
             Some(reason) => self.in_time(&format!("cannot reach Kafka: {reason}")),
@@ -257,7 +245,6 @@ fn unread(topic: &str, error: &KafkaError) -> SinkError {
     SinkError::ProgressUnread { topic: topic.to_owned(), reason: error.to_string() }
 }
 
-/// The newest progress of this key, for a caller that does not deliver the stream.
 pub fn newest_progress(spec: &KafkaSpec, key: &str) -> Result<Option<Progress>, SinkError> {
     ProgressReader::open(spec, &spec.progress_topic)?.newest(key)
 }

@@ -1,9 +1,5 @@
 //! Decides which librdkafka properties `[kafka.properties]` may contain: none on which a guarantee
-//! depends or that has a Postrider option. Also suggests replacements for properties of the Java
-//! client and mistyped names.
-//!
-//! Input: a property's name. Output: an error with the reason and the replacement; advice about a
-//! name that librdkafka does not know. Names and meanings: librdkafka's CONFIGURATION.md, 2.12.
+//! depends or that has a Postrider option. Source of names: librdkafka's CONFIGURATION.md, 2.12.
 
 use super::settings::SettingsError;
 
@@ -26,7 +22,7 @@ const OWN: &str = "it has a setting of its own";
 const PLACING: &str = "it decides which partition a key is in";
 const LOGGED: &str = "the client's log goes through Postrider's";
 
-/// Sorted by guarantee. Aliases are listed, because librdkafka uses the last one set.
+/// Sorted by guarantee, with aliases: librdkafka uses the last one set.
 const RESERVED: &[Reserved] = &[
     reserved("acks", DURABLE, ""),
     reserved("request.required.acks", DURABLE, ""),
@@ -75,7 +71,6 @@ const SASL_OF_JAVA: &str = "only the Java client has it: set security.protocol (
 const TRUST_OF_JAVA: &str = "only the Java client has it: set ssl.ca.location to a PEM file with the authority's \
     certificate, or ssl.ca.pem to its text";
 
-/// Properties of the Java client that librdkafka does not know, with replacements.
 const JAVA: &[(&str, &str)] = &[
     ("buffer.memory", "set kafka.max_in_flight"),
     ("max.request.size", "set kafka.message_max_bytes"),
@@ -95,7 +90,6 @@ const JAVA: &[(&str, &str)] = &[
     ("ssl.keystore.type", "set ssl.certificate.location and ssl.key.location to PEM files"),
 ];
 
-/// Commonly used properties, from which suggestions are chosen.
 pub(super) const USUAL: &[&str] = &[
     "batch.num.messages",
     "batch.size",
@@ -144,10 +138,9 @@ pub(super) const USUAL: &[&str] = &[
     "topic.metadata.refresh.interval.ms",
 ];
 
-/// Minimum similarity (Jaro-Winkler) of a suggestion.
+/// Jaro-Winkler similarity.
 const SIMILAR: f64 = 0.88;
 
-/// Refuses a property on which a guarantee depends, or that has its own setting.
 pub fn refuse_reserved(key: &str) -> Result<(), SettingsError> {
     match RESERVED.iter().find(|reserved| reserved.key == key) {
         Some(found) => Err(SettingsError::Reserved {
@@ -206,7 +199,6 @@ mod tests {
             assert!(!is_librdkafkas(name) || refused.contains(name), "{name} needs no translation");
             assert!(is_javas(name));
         }
-        // The suggested settings exist in librdkafka.
         for advice in [SASL_OF_JAVA, TRUST_OF_JAVA] {
             let words = advice.split([' ', ',', ':', '(', ')']);
             for name in words.filter(|word| word.starts_with("sasl.") || word.starts_with("ssl.")) {

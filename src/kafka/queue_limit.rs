@@ -1,18 +1,17 @@
-//! Adapts the number of records that may wait in the client's queue to the brokers' distance.
+//! Adapts the number of records in the client's queue to the brokers' distance.
 //!
-//! Input: when records are sent and answered, by count; the partitions in use. Output: the limit.
-//! No clock. Invariant: the limit is between [`NEAR`] and the budget, or equals the budget if that
-//! is less.
+//! A queued record takes about 800 bytes if a row has 300. A broker has five requests in flight,
+//! each with one partition's batch. Each partition therefore has its turn once per round trip x
+//! partitions / 5.
 //!
-//! Records in the queue are most of a relay's memory: about 800 bytes if a row has 300. If a broker
-//! is slow, more waiting records do not arrive sooner. Distance requires more records. A broker has
-//! five requests in flight, each with one partition's batch, so each partition has its turn once
-//! per round trip x partitions / 5, and must have that much waiting. All partitions count as one
-//! broker's, because extra records cost only memory and caches. Measured with a broker on these two
-//! cores, 15 partitions, 1,000 rows per transaction, at least once: with 12,000 records and 20 ms
-//! linger 38 MiB, 198,000 to 231,000 rows/s and 2.7 to 3.2 us of CPU per row; with 6,000 and 5 ms
-//! 32 MiB, 224,000 to 287,000 rows/s and 1.9 to 2.3 us; with 4,000 31 MiB, and exactly once with
-//! one row per transaction a tenth slower than with 6,000.
+//! Measured with 15 partitions and 1,000 rows per transaction on two cores, at least once:
+//!
+//! | Records | Linger | Memory | Rows/s | CPU per row |
+//! |---|---|---|---|---|
+//! | 12,000 | 20 ms | 38 MiB | 198,000 to 231,000 | 2.7 to 3.2 us |
+//! | 6,000 | 5 ms | 32 MiB | 224,000 to 287,000 | 1.9 to 2.3 us |
+//!
+//! With 4,000 records, exactly once with one row per transaction is a tenth slower.
 
 use std::time::Duration;
 
@@ -20,19 +19,18 @@ use postrider_core::time::Instant;
 
 /// Enough if each partition has its turn within 20 ms.
 const NEAR: u64 = 7_000;
-/// Addition beyond 20 ms: what a relay sends per millisecond if two cores run server, relay and
-/// broker.
+/// Records that a relay sends per millisecond beyond 20 ms, with two cores.
 const RECORDS_PER_MS: u64 = NEAR / 20;
-/// Requests in flight per broker, as `max.in.flight` allows.
+/// `max.in.flight` per broker.
 const REQUESTS: u64 = 5;
-/// Largest part of a measured time that counts as linger, because a full batch does not linger.
+/// Largest part of a measured time that counts as linger: a full batch does not linger.
 const PART_OF_TIME: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct QueueLimit {
     most: u64,
     linger: Duration,
-    /// Shortest time of an answer, without linger, since the last change of connections.
+    /// Without linger, since the last change of connections.
     distance: Option<Duration>,
     probe: Option<Probe>,
     records: u64,
@@ -41,7 +39,6 @@ pub(super) struct QueueLimit {
 
 #[derive(Debug)]
 struct Probe {
-    /// Number of records sent, including this one.
     sent: u64,
     at: Instant,
 }
@@ -52,7 +49,6 @@ impl QueueLimit {
         Self { most, linger, distance: None, probe: None, records, disturbances: 0 }
     }
 
-    /// Records that may be sent and unanswered.
     #[inline]
     pub(super) const fn records(&self) -> u64 {
         self.records
@@ -65,7 +61,6 @@ impl QueueLimit {
         }
     }
 
-    /// Books the number of answered records. `partitions` returns the number in use.
     #[inline]
     pub(super) fn answered(
         &mut self,
@@ -86,13 +81,12 @@ impl QueueLimit {
         }
     }
 
-    /// Notes a flush: waiting records no longer linger, so their answers do not reveal the
-    /// distance.
+    /// A flushed record's answer does not reveal the distance.
     pub(super) fn flushed(&mut self) {
         self.probe = None;
     }
 
-    /// Notes closed connections or timed-out requests: another broker may answer from now on.
+    /// Another broker may answer from now on.
     #[inline]
     pub(super) fn disturbed(&mut self, disturbances: u64) {
         if disturbances != self.disturbances {
@@ -118,7 +112,6 @@ mod tests {
         for answer in answers {
             sent += 1;
             limit.sent(now, sent);
-            // Records behind it do not count.
             limit.sent(now + *answer / 2, sent + 1);
             limit.answered(now + *answer / 2, sent - 1, || partitions);
             now += *answer;
@@ -167,7 +160,6 @@ mod tests {
         assert_eq!(answer(&mut limit, 500, &[Duration::from_micros(900)]), 31_500);
     }
 
-    /// As at the end of a Kafka transaction.
     #[test]
     fn what_was_flushed_is_no_distance() {
         let mut limit = QueueLimit::new(MOST, LINGER);

@@ -1,11 +1,8 @@
 //! A consumer of whole topics without a consumer group, so that reading leaves no trace in the
 //! cluster.
 //!
-//! Input: a [`KafkaSpec`] and a [`ReaderSpec`]: topics, start, and whether to stop at the end.
-//! Output: records, in order within each partition, and a notice at the end, or a [`ReaderError`]
-//! with a hint. Invariant: no offset is committed and no group is joined. librdkafka reports the
-//! end of a partition without its topic, so a reader that stops at the end reads its topics one by
-//! one; one that follows reads all at once.
+//! Records are in order within each partition. librdkafka reports a partition's end without its
+//! topic, so a reader that stops at the end reads topics one by one.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -26,36 +23,29 @@ use super::{KafkaSpec, SettingsError, SinkError};
 use postrider_core::record::StoredRecord;
 use postrider_credentials::TokenKeeper;
 
-/// Longest single call into the client library; the precision of limits.
+/// Precision of limits.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What to read.
 #[derive(Debug, Clone)]
 pub struct ReaderSpec {
-    /// Topics, at least one; they must exist.
+    /// At least one; topics must exist.
     pub topics: Vec<String>,
-    /// Only this partition of each topic.
     pub partition: Option<i32>,
-    /// The first record to read.
     pub start: StartOffset,
-    /// Stop once every partition's end was reached.
     pub stop_at_end: bool,
-    /// Visibility of open and aborted transactions.
     pub isolation: Isolation,
-    /// Milliseconds that a broker may hold an empty answer. Real brokers answer as soon as a record
-    /// arrives; the embedded one waits for the full time, so latencies there need 1.
+    /// Milliseconds that a broker may hold an empty answer. The embedded broker waits for the full
+    /// time, so latencies there need 1.
     pub fetch_wait_ms: u32,
-    /// True if brokers with `auto.create.topics.enable` may create a missing topic.
+    /// True if brokers may create a missing topic.
     pub may_create: bool,
 }
 
 impl ReaderSpec {
-    /// Everything in these topics, up to the end.
     pub fn whole(topics: &[&str]) -> Self {
         Self { stop_at_end: true, ..Self::following(topics) }
     }
 
-    /// Everything in these topics, and later records.
     pub fn following(topics: &[&str]) -> Self {
         Self {
             topics: topics.iter().map(|&topic| topic.to_owned()).collect(),
@@ -69,63 +59,49 @@ impl ReaderSpec {
     }
 }
 
-/// Kafka's isolation levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
-    /// Records of committed transactions and without a transaction.
+    /// Includes records outside of transactions.
     #[default]
     Committed,
-    /// All records.
     Uncommitted,
 }
 
-/// Why reading ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReaderError {
-    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Credentials or certificates were refused.
     #[error(transparent)]
     NoEntry(SinkError),
-    /// No broker answered in time.
     #[error("cannot reach Kafka at {brokers}")]
     Unreachable {
-        /// The addresses tried.
+        /// Addresses tried.
         brokers: String,
     },
-    /// The topic does not exist.
     #[error("topic `{0}` does not exist")]
     UnknownTopic(String),
-    /// The partition does not exist.
     #[error("topic `{topic}` has no partition {partition}")]
     UnknownPartition {
-        /// The topic.
         topic: String,
-        /// The partition asked for.
+        /// Partition asked for.
         partition: i32,
     },
-    /// Reading is not permitted.
     #[error("not authorised to read topic `{0}`")]
     Unauthorised(String),
-    /// The next offset is no longer kept or not yet written.
+    /// The offset is no longer kept, or not yet written.
     #[error("the topic does not hold the offset asked for: {0}")]
     OffsetGone(String),
-    /// The end was not reached in time.
     #[error("read {read} records in {waited_ms} ms without reaching the end")]
     Late {
-        /// Records read.
         read: usize,
         /// Milliseconds waited.
         waited_ms: u128,
     },
-    /// An error of the client library.
     #[error("the Kafka client failed: {0}")]
     Client(String),
 }
 
 impl ReaderError {
-    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Settings(error) => error.hint(),
@@ -148,33 +124,26 @@ impl ReaderError {
     }
 }
 
-/// Result of a call.
 #[derive(Debug)]
 pub enum ReaderEvent<'a> {
-    /// A record.
     Record(Received<'a>),
-    /// No record yet.
     Idle,
-    /// Every partition's end was reached; only with `stop_at_end`.
+    /// Only with `stop_at_end`.
     End,
 }
 
-/// A record as stored by the brokers.
 #[derive(Debug)]
 pub struct Received<'a>(BorrowedMessage<'a>);
 
 impl Received<'_> {
-    /// Its topic.
     pub fn topic(&self) -> &str {
         self.0.topic()
     }
 
-    /// Its partition.
     pub fn partition(&self) -> i32 {
         self.0.partition()
     }
 
-    /// Its offset in the partition.
     pub fn offset(&self) -> i64 {
         self.0.offset()
     }
@@ -184,7 +153,6 @@ impl Received<'_> {
         self.0.timestamp().to_millis()
     }
 
-    /// True if the timestamp is the brokers' append time.
     pub fn has_append_time(&self) -> bool {
         matches!(self.0.timestamp(), Timestamp::LogAppendTime(_))
     }
@@ -194,7 +162,6 @@ impl Received<'_> {
         self.0.key()
     }
 
-    /// Null and empty differ.
     pub fn value(&self) -> Option<&[u8]> {
         self.0.payload()
     }
@@ -205,13 +172,11 @@ impl Received<'_> {
         all.map(|header| (header.key, header.value))
     }
 
-    /// An owned copy.
     pub fn to_stored(&self) -> StoredRecord {
         to_stored_record(&self.0)
     }
 }
 
-/// An owned copy of the client library's record.
 pub fn to_stored_record(message: &BorrowedMessage<'_>) -> StoredRecord {
     let headers = message.headers().into_iter().flat_map(Headers::iter);
     let owned = |bytes: &[u8]| bytes.to_vec();
@@ -226,14 +191,13 @@ pub fn to_stored_record(message: &BorrowedMessage<'_>) -> StoredRecord {
     }
 }
 
-/// Reads topics.
 pub struct Reader {
     config: ClientConfig,
     tokens: Option<TokenKeeper>,
     brokers: String,
     spec: ReaderSpec,
     limit: Duration,
-    /// Groups of topics to read next, each with its own consumer.
+    /// Each group has its own consumer.
     ahead: VecDeque<Vec<String>>,
     current: Option<Open>,
 }
@@ -245,7 +209,6 @@ struct Open {
 }
 
 impl Reader {
-    /// Connects, and finds the topics within `limit`.
     pub fn open(kafka: &KafkaSpec, spec: ReaderSpec, limit: Duration) -> Result<Self, ReaderError> {
         let mut config = kafka.common_config()?;
         let isolation = match spec.isolation {
@@ -253,20 +216,20 @@ impl Reader {
             Isolation::Uncommitted => "read_uncommitted",
         };
         config
-            // The library requires a group name for manual assignment; nothing is ever committed.
+            // The library requires a group name; nothing is committed.
             .set("group.id", "postrider-reader")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("enable.partition.eof", "true")
             .set("isolation.level", isolation)
-            // A reader that silently skips would hide a loss.
+            // A reader that skips records would hide a loss.
             .set("auto.offset.reset", "error")
             .set("fetch.wait.max.ms", spec.fetch_wait_ms.to_string())
             .set("fetch.error.backoff.ms", "100")
             // Reads 16 MiB ahead instead of 64.
             .set("queued.max.messages.kbytes", "16384");
         let ahead = if spec.stop_at_end {
-            // The leader's end counts: with a rack, a lagging nearby follower may answer (KIP-392).
+            // Ignores followers, which may lag: with a rack a nearby one may answer (KIP-392).
             config.set("client.rack", "");
             spec.topics.iter().map(|topic| vec![topic.clone()]).collect()
         } else {
@@ -279,7 +242,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next record, after at most `wait` (with a precision of 0.1 s).
+    /// `wait` has a precision of 0.1 s.
     pub fn next(&mut self, wait: Duration) -> Result<ReaderEvent<'_>, ReaderError> {
         let ended = |open: &Open| open.unfinished.is_empty();
         if self.spec.stop_at_end && self.current.as_ref().is_none_or(ended) && !self.turn_page()? {
@@ -316,7 +279,7 @@ impl Reader {
         }
     }
 
-    /// All records up to the end, or up to `most`; an error if that takes longer than `within`.
+    /// At most `most` records.
     pub fn collect(
         &mut self,
         most: usize,
@@ -338,7 +301,6 @@ impl Reader {
         Ok(all)
     }
 
-    /// Opens the next group of topics; false if there is none.
     fn turn_page(&mut self) -> Result<bool, ReaderError> {
         self.current = None;
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
@@ -410,7 +372,6 @@ impl Reader {
     }
 }
 
-/// Returns permanent errors.
 fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
     let topics = || topics.join("`, `");
     match error.rdkafka_error_code() {

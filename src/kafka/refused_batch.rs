@@ -1,11 +1,7 @@
-//! Finds the records that may have caused the brokers to refuse a batch, for which they answer as a
-//! whole.
+//! Finds the records that may have caused the brokers to refuse a batch.
 //!
-//! Input: the refused records of a session that is over, with their error codes. Output:
-//! [`SinkError::BatchRefused`] with the suspects, which the next session rejects or sends alone,
-//! and the limit for its batches if the batch itself may be too large. Invariant: a record is
-//! refused for good only if it was alone in its batch or in flight, or if the brokers named it
-//! (KIP-467). No I/O.
+//! Invariant: a record is refused for good only if it was alone in its batch or in flight, or if
+//! the brokers named it (KIP-467).
 
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::{Blame, RefusalCause};
@@ -13,8 +9,7 @@ use postrider_core::route::Rejection;
 
 use super::SinkError;
 
-/// Smallest batch limit, because it affects every topic. Below it, the search continues among the
-/// records.
+/// A batch limit affects every topic, so it is not lower.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
 
 #[derive(Debug, Clone)]
@@ -28,7 +23,7 @@ pub(super) struct Refusal {
     pub(super) has_key: bool,
     /// True if nothing else was in flight.
     pub(super) alone: bool,
-    /// Time of the report, in milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     pub(super) at_ms: i64,
     pub(super) reason: String,
     pub(super) fault: BatchFault,
@@ -36,21 +31,15 @@ pub(super) struct Refusal {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BatchFault {
-    /// A record of the batch, or the batch, is too large.
     Size(Rejection),
-    /// A record of the batch is invalid, for its time or for an unstated property.
     Content(Rejection, RefusalCause),
-    /// Another record of the batch is invalid.
     Others,
-    /// Not certainly the record's fault.
     Unclear,
-    /// Possibly the brokers' own fault.
     Theirs,
 }
 
-/// The verdict about a session's refused batches; `demands_keys` says whether a topic requires
-/// keys. If several records are named, the library reports INVALID_RECORD for each, whatever the
-/// cause (librdkafka 2.12).
+/// If several records are named, librdkafka 2.12 reports INVALID_RECORD for each, whatever the
+/// cause.
 pub(super) fn verdict(
     refusals: &[Refusal],
     (mut topic, mut reason): (String, String),
@@ -60,7 +49,6 @@ pub(super) fn verdict(
     let mut records = Vec::new();
     for batch in refusals.chunk_by(|one, other| one.batch == other.batch) {
         let found = BatchRefusals::of(batch);
-        // Of several topics, names the one with the smallest batches.
         if let (Some(bytes), Some(first)) = (found.bytes, batch.first())
             && batch_bytes.is_none_or(|least| bytes < least)
         {
@@ -77,10 +65,8 @@ struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
     /// True if these records are known to be at fault.
     is_named: bool,
-    /// True if several records are said to be at fault.
     is_of_several: bool,
     bytes: Option<u32>,
-    /// True if a record without a key is not at fault.
     spares_keyless: bool,
 }
 
@@ -99,7 +85,7 @@ impl<'a> BatchRefusals<'a> {
                 // Without it, the rest is less than half.
                 suspects = vec![large];
             } else if let (true, Some(first)) = (sum > BATCH_BYTES_MIN, batch.first()) {
-                // Its result decides whether the records or their batch are too large.
+                // Shows if the records or their batch are too large.
                 suspects = vec![first];
                 bytes = Some(u32::try_from((sum / 2).max(BATCH_BYTES_MIN)).unwrap_or(u32::MAX));
             }
@@ -114,7 +100,7 @@ impl<'a> BatchRefusals<'a> {
     fn blame(&self, refusal: &Refusal, demands_keys: impl Fn(&str) -> bool) -> Blame {
         let (cause, rejection) = match &refusal.fault {
             BatchFault::Size(rejection) => (RefusalCause::Size, Some(rejection)),
-            // If a batch has records of both kinds, all are blamed for their time.
+            // All records of such a batch are blamed for their time.
             BatchFault::Content(rejection, RefusalCause::Time)
                 if !refusal.has_key && self.is_of_several =>
             {
@@ -177,7 +163,7 @@ mod tests {
         }
     }
 
-    /// The blamed records, each with whether it is refused for good; and the new batch limit.
+    /// True: refused for good.
     fn blamed(refusals: &[Refusal]) -> (Vec<(u64, bool)>, Option<u32>) {
         let (records, batch_bytes) = decide(refusals);
         let of = |one: &Blame| (one.content, one.rejection.is_some());
@@ -207,7 +193,6 @@ mod tests {
             refusal(3, 0, 10, content(RefusalCause::Unknown)),
         ];
         assert_eq!(blamed(&named), (vec![(2, true), (3, true)], None));
-        // Batches are judged separately.
         let another = [
             refusal(1, 0, 10, BatchFault::Others),
             refusal(2, 0, 10, content(RefusalCause::Unknown)),
@@ -268,7 +253,6 @@ mod tests {
         let both = [time, keyless(2, content(RefusalCause::Time))];
         assert_eq!(aspects(&both), [RefusalCause::Time, RefusalCause::OfSeveral]);
         assert_eq!(aspects(&[keyless(2, content(RefusalCause::Time))]), [RefusalCause::Time]);
-        // Another record without a key is not at fault.
         let spared = [keyless(1, content(RefusalCause::Unknown)), keyless(2, BatchFault::Others)];
         assert_eq!(aspects(&spared), [RefusalCause::Unknown]);
     }
@@ -284,7 +268,6 @@ mod tests {
         for cause in [RefusalCause::Unknown, RefusalCause::Time] {
             let keyless = Refusal { has_key: false, ..named(1, cause) };
             for one in [named(1, cause), keyless] {
-                // The other record has no key either.
                 let other = Refusal { has_key: false, ..stored.clone() };
                 assert_eq!(aspects(&[one, other]), [cause]);
             }

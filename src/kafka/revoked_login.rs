@@ -1,21 +1,17 @@
 //! Detects that the brokers refuse a login which they accepted before, and that a new client would
 //! help.
 //!
-//! Input: refused logins and client certificates, and the connection states that the library logs.
-//! Output: whether to replace the client, which keeps its secret and certificate; only a new one
-//! reads them again. Invariant: a client is replaced only if the refused secret can change. A
-//! client that was accepted since is kept. One with a working connection gets [`PATIENCE`], because
-//! the new secret may arrive later than the account, and a new client has no connection yet.
+//! Invariant: a client is replaced only if the refused secret can change and no broker accepted it
+//! since. A client with a working connection gets [`PATIENCE`], because the new secret may arrive
+//! later than the account.
 
 use std::time::{Duration, Instant};
 
-/// Time for which working connections are preferred over a new client.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends of lines about a failed login.
 const FAILED: [&str; 3] = ["AUTH_REQ -> DOWN", "AUTH_LEGACY -> DOWN", "REAUTH -> DOWN"];
-/// Ends of lines about a refused client certificate, at the end of a handshake (TLS 1.2) or after
-/// it (1.3).
+/// A client certificate was refused at the end of a handshake (TLS 1.2) or after it (1.3).
 const FAILED_TLS: [&str; 3] =
     ["SSL_HANDSHAKE -> DOWN", "APIVERSION_QUERY -> DOWN", "AUTH_HANDSHAKE -> DOWN"];
 const LET_IN: &str = " -> UP";
@@ -31,7 +27,6 @@ pub(super) struct RevokedLogin {
 struct Refused {
     since: Instant,
     reason: String,
-    /// Ends of lines about another refusal.
     again: [&'static str; 3],
 }
 
@@ -67,8 +62,7 @@ impl RevokedLogin {
         self.refused.get_or_insert(Refused { since, reason, again });
     }
 
-    /// Handles a connection's state change; `answering`: some connection works. Returns why the
-    /// client must be replaced.
+    /// Returns why the client must be replaced. `answering`: some connection works.
     pub(super) fn observe(&mut self, line: &str, answering: bool, now: Instant) -> Option<String> {
         if line.ends_with(LET_IN) {
             self.refused = None;

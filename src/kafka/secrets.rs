@@ -1,8 +1,4 @@
-//! Reads the passwords and keys for the brokers again for each new client, so that they can be
-//! rotated.
-//!
-//! Input: files and a command. Output: librdkafka properties for one client. Invariant: after a
-//! file has changed, new clients do not use its old secret; `Debug` shows no secret.
+//! Reads the passwords and keys for the brokers again for each new client. `Debug` shows no secret.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,24 +7,22 @@ use super::KafkaSpec;
 use postrider_credentials::TokenKeeper;
 use postrider_secrets::{PasswordCommand, SecretError, read_secret};
 
-/// Properties that are read again for each client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KafkaSecrets {
-    /// Files by property.
+    /// By property.
     pub files: BTreeMap<String, PathBuf>,
     /// Prints `sasl.password`.
     pub password_command: Option<PasswordCommand>,
-    /// Logs in by OAUTHBEARER with its tokens.
+    /// For OAUTHBEARER.
     pub tokens: Option<TokenKeeper>,
 }
 
 impl KafkaSecrets {
-    /// True if a refused secret may have changed at the next look.
     pub fn can_change(&self) -> bool {
         !self.files.is_empty() || self.password_command.is_some() || self.tokens.is_some()
     }
 
-    /// Current values by property. Reads files and runs the command, so it blocks.
+    /// Reads files and runs the command, so it blocks.
     pub(super) fn now(&self) -> Result<Vec<(String, String)>, SecretError> {
         let mut found = Vec::new();
         for (property, path) in &self.files {
@@ -41,14 +35,13 @@ impl KafkaSecrets {
     }
 }
 
-/// Files that librdkafka reads for each client.
+/// librdkafka reads these files for each client.
 const CERTIFICATE_FILES: [&str; 3] =
     ["ssl.certificate.location", "ssl.key.location", "ssl.keystore.location"];
-/// Certificate properties with text, possibly from a file.
+/// Text, possibly from a file.
 const CERTIFICATE_TEXTS: [&str; 2] = ["ssl.certificate.pem", "ssl.key.pem"];
 
 impl KafkaSpec {
-    /// True if a refused client certificate may have changed at the next look.
     pub(super) fn has_certificate_files(&self) -> bool {
         let files = &self.secrets.files;
         CERTIFICATE_FILES.iter().any(|name| self.properties.contains_key(*name))

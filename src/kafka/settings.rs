@@ -1,10 +1,7 @@
-//! Builds librdkafka's configuration from the operator's settings.
+//! Builds librdkafka's configuration from a [`KafkaSpec`].
 //!
-//! Input: a [`KafkaSpec`]: brokers, options, further librdkafka properties. Output: the
-//! configuration of the idempotent or the transactional producer, or of all clients; or a
-//! [`SettingsError`] with a hint. Invariant: only this file sets the properties on which the
-//! guarantees depend (`acks`, idempotence, queue bounds), and the user's properties cannot override
-//! them. `Debug` and errors show no secret.
+//! Invariant: the user's properties cannot override those on which the guarantees depend (`acks`,
+//! idempotence, queue bounds). `Debug` and errors show no secret.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,48 +22,36 @@ use postrider_credentials::CredentialsError;
 use postrider_secrets::SecretError;
 use postrider_secrets::shown;
 
-/// Time for which a lost relay's transaction may block readers of committed records, unless another
-/// relay follows. Kafka's default; brokers allow 15 minutes.
+/// A lost relay's transaction may block readers for this time. Kafka's default; brokers allow 15
+/// minutes.
 const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
 
-/// Settings for connecting and sending. Plain values; [`Producer::open`](super::Producer::open) and
-/// [`Reader::open`](super::Reader::open) refuse what the client library would not accept.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KafkaSpec {
     /// `host:port`, at least one.
     pub brokers: Vec<String>,
-    /// Client id, which appears in the brokers' logs and quotas.
     pub client_id: String,
-    /// `none`, `gzip`, `snappy`, `lz4`, `zstd` (if the build has it).
+    /// `none`, `gzip`, `snappy`, `lz4`, or `zstd` if the build has it.
     pub compression: String,
     /// `murmur2_random` places keys like Java's clients.
     pub partitioner: Partitioner,
-    /// Milliseconds that a record may wait for its batch.
     pub linger_ms: u32,
-    /// Limits for records sent and not reported stored; at least one record of `message_max_bytes`.
     pub budget: Budget,
-    /// Limits for unconfirmed records: equal to `budget`, or [`Budget::in_transactions`].
     pub unconfirmed: Budget,
-    /// Largest record in bytes, including key and headers; `send` refuses larger ones.
+    /// Bytes with key and headers; `send` refuses larger records.
     pub message_max_bytes: u32,
-    /// Topic for progress, for sinks that store it.
     pub progress_topic: String,
-    /// Minimum time for which a Kafka transaction stays open for more records.
+    /// Minimum time for which a transaction accepts records.
     pub transaction_age: Duration,
-    /// Further librdkafka properties.
     pub properties: BTreeMap<String, String>,
     /// Properties that are read again for each client.
     pub secrets: KafkaSecrets,
-    /// Sends records singly and one per key at a time, so that a refused record is found without
-    /// affecting others. Slow; only for passing a refused batch.
+    /// Sends records singly and one per key at a time. Slow; only for passing a refused batch.
     pub cautious: bool,
-    /// Limit for batches in bytes, because of a topic that refuses larger ones.
+    /// For a topic that refuses larger batches.
     pub batch_bytes: Option<u32>,
-    /// State of unavailable topics, and their policy.
     pub topics: TopicBook,
-    /// Tracing of rows.
     pub traces: Traces,
-    /// Copies for the dashboard.
     pub tap: DeliveredTap,
 }
 
@@ -77,8 +62,8 @@ impl Default for KafkaSpec {
             client_id: "postrider".into(),
             compression: "lz4".into(),
             partitioner: Partitioner::Murmur2Random,
-            // Rows come in bursts under load; measured at 1,000 rows/s, 1 ms of linger costs 1.2 ms
-            // at the median.
+            // Rows arrive in bursts under load. At 1,000 rows/s, 1 ms of linger costs 1.2 ms
+            // (median).
             linger_ms: 0,
             budget: Budget::default(),
             unconfirmed: Budget::default(),
@@ -123,63 +108,51 @@ impl fmt::Debug for KafkaSpec {
     }
 }
 
-/// Why the settings are invalid. Never contains a value that may be a secret.
+/// Never contains a value that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// No broker was named.
     #[error("no Kafka broker is configured")]
     NoBrokers,
-    /// A property on which a guarantee depends.
     #[error("property `{key}` cannot be set: {why}")]
     Reserved {
-        /// The property.
         key: String,
-        /// The guarantee that would break.
+        /// Guarantee that would break.
         why: &'static str,
-        /// The setting to use, if any.
         instead: Option<&'static str>,
     },
-    /// A property that the client library lacks.
     #[error("property `{key}` is unknown to the Kafka client")]
     Unknown {
-        /// The property.
         key: String,
-        /// The likely replacement, if known.
+        /// Likely replacement.
         advice: Option<String>,
     },
-    /// A value that the client library refuses.
     #[error("`{key}` is refused by the Kafka client: {reason}")]
     Invalid {
-        /// The property or setting.
         key: String,
-        /// The library's text, or another one if its text would show a secret.
+        /// The library's text, unless it would show a secret.
         reason: String,
     },
-    /// A file or a command provides no secret now.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// No token is available now.
     #[error("there is no token to log in with: {0}")]
     Token(#[from] CredentialsError),
-    /// A progress record exceeds the largest record.
     #[error("progress cannot be stored: {reason}")]
     ProgressTooLarge {
-        /// Its size, and the limit.
+        /// Size and limit.
         reason: String,
     },
-    /// The settings are inconsistent.
     #[error("the Kafka client cannot start: {0}")]
     Client(String),
 }
 
-/// True if the client library was built with OpenSSL, which SCRAM needs too.
+/// SCRAM needs OpenSSL too.
 const HAS_TLS: bool = cfg!(any(feature = "tls", feature = "tls-vendored"));
 
-/// True for a bundled OpenSSL, which does not know the machine's folder of authorities. `probe`
-/// makes the client library look at the places of Linux distributions.
+/// A bundled OpenSSL does not know the machine's folder of authorities. `probe` searches the
+/// folders of Linux distributions.
 const HAS_OWN_OPENSSL: bool = cfg!(feature = "tls-vendored");
 
-/// Available mechanisms. The client library defaults to GSSAPI, which these builds lack.
+/// librdkafka's default is GSSAPI, which these builds lack.
 fn mechanism_help(has_tls: bool) -> String {
     let (mechanisms, more) = if has_tls {
         ("SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN", "")
@@ -193,12 +166,11 @@ fn mechanism_help(has_tls: bool) -> String {
 }
 
 impl SettingsError {
-    /// True if the settings are right, but the login's secret is not available now.
+    /// True if only the login's secret is not available now.
     pub const fn is_of_login(&self) -> bool {
         matches!(self, Self::Secret(_) | Self::Token(_))
     }
 
-    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoBrokers => {
@@ -236,15 +208,13 @@ impl SettingsError {
 }
 
 impl KafkaSpec {
-    /// A specification with defaults for everything except the brokers (`host:port`,
-    /// comma-separated).
+    /// `brokers`: `host:port`, comma-separated.
     pub fn of_brokers(brokers: &str) -> Self {
         let brokers = brokers.split(',').map(str::trim).filter(|broker| !broker.is_empty());
         Self { brokers: brokers.map(str::to_owned).collect(), ..Self::default() }
     }
 
-    /// With the secrets that were read at the start: for checks, which run no command and do not
-    /// log in.
+    /// For checks, which run no command and do not log in.
     pub(super) fn as_read(&self) -> Self {
         let tokens = self.secrets.tokens.clone();
         let secrets = KafkaSecrets { tokens, ..KafkaSecrets::default() };
@@ -257,7 +227,6 @@ impl KafkaSpec {
         read
     }
 
-    /// Checks everything that does not need a connection.
     pub fn validate(&self) -> Result<(), SettingsError> {
         self.as_read().producer_config().map(drop)
     }
@@ -279,8 +248,7 @@ impl KafkaSpec {
             .set("message.timeout.ms", "0") // For ever: an outage stalls, it does not drop.
             .set("queue.buffering.max.messages", self.budget.records.max(1).to_string())
             .set("queue.buffering.max.kbytes", queue_kbytes.to_string())
-            // A refused batch stops the producer before anything later is stored. In cautious mode
-            // nothing later of that key is in flight, and a refusal must not stop the producer.
+            // In cautious mode nothing later of a refused record's key is in flight.
             .set("enable.gapless.guarantee", if self.cautious { "false" } else { "true" });
         // The feature context reports the brokers' capabilities, which `offered_requests` parses.
         config.set("debug", format!("{},feature", config.get("debug").unwrap_or("broker")));
@@ -293,8 +261,8 @@ impl KafkaSpec {
         Ok(config)
     }
 
-    /// Configuration of a transactional producer. A record that is not stored within its
-    /// transaction's time limit fails with it, and the next session sends it again. Upholds G6.
+    /// A record that is not stored in time fails with its transaction, and a later session sends it
+    /// again. Upholds G6.
     pub(super) fn transactional_config(&self, id: &str) -> Result<ClientConfig, SettingsError> {
         let mut config = self.producer_config()?;
         config.remove("message.timeout.ms");
@@ -306,7 +274,6 @@ impl KafkaSpec {
         Ok(config)
     }
 
-    /// Settings of all clients: brokers, name, the user's properties, log.
     pub(super) fn common_config(&self) -> Result<ClientConfig, SettingsError> {
         if self.brokers.iter().all(|broker| broker.trim().is_empty()) {
             return Err(SettingsError::NoBrokers);
@@ -319,12 +286,11 @@ impl KafkaSpec {
             // Otherwise a peer behind a silent firewall looks alive forever.
             .set("socket.keepalive.enable", "true")
             .set("socket.nagle.disable", "true")
-            // Time until an unknown topic is reported (default 30 s). A topic that the brokers
-            // create is known within a second.
+            // Default 30 s. Brokers create a topic within a second.
             .set("topic.metadata.propagation.max.ms", "5000")
-            // The library waits half of this between two first connections (default 100).
+            // The library waits half of this between first connections (default 100).
             .set("reconnect.backoff.ms", "20")
-            // Reconnects within this many milliseconds after an outage (default 10 s).
+            // Limit for reconnects after an outage (default 10 s).
             .set("reconnect.backoff.max.ms", "2000");
         let mut properties = self.properties.clone();
         properties.extend(self.secrets.now()?);
@@ -351,14 +317,12 @@ impl KafkaSpec {
     }
 }
 
-/// True if the connection is encrypted and the system's authorities verify the brokers.
 fn trusts_default(config: &ClientConfig) -> bool {
     let protocol = config.get("security.protocol").unwrap_or_default();
     protocol.to_ascii_lowercase().ends_with("ssl")
         && !["ssl.ca.location", "ssl.ca.pem"].iter().any(|key| config.get(key).is_some())
 }
 
-/// Sets one property if the library accepts it; `name` is the operator's.
 fn set(config: &mut ClientConfig, name: &str, key: &str, value: &str) -> Result<(), SettingsError> {
     if is_javas(key) {
         return Err(SettingsError::Unknown { key: name.into(), advice: advice_for_unknown(key) });
@@ -475,7 +439,6 @@ mod tests {
     fn brokers_are_known_by_the_authorities_of_the_system_unless_others_are_named() {
         let trusts = |spec: &KafkaSpec| {
             let mut config = spec.common_config().unwrap();
-            // As if this machine's variable were set.
             if config.get("ssl.ca.location") == Some("probe") {
                 config.remove("ssl.ca.location");
             }

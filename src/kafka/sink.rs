@@ -1,6 +1,4 @@
-//! [`KafkaSink`]: the relay's requirements for a sink beyond the core's contract (whether a broker
-//! is connected, and an earlier session's progress). [`SinkError`]: why a sink failed, whether a
-//! new session may help, and a hint for the operator.
+//! [`KafkaSink`], which extends the core's contract, and [`SinkError`].
 
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::revoked_login::is_certificate_refused;
@@ -11,7 +9,6 @@ use postrider_core::progress::{BackfillProgress, Progress, ProgressSyntax, RowCu
 use postrider_core::route::{Rejection, RejectionCode};
 use postrider_core::sink::Sink;
 
-/// Why a record was not taken.
 pub type SendError = postrider_core::sink::SendError<SinkError>;
 
 const TLS_HELP: &str = "check security.protocol and ssl.ca.location in [kafka.properties], and that kafka.brokers names \
@@ -20,140 +17,114 @@ const CODEC_HELP: &str = "set kafka.compression to a codec that the brokers take
 const IDEMPOTENCE_HELP: &str = "use brokers of version 0.11 or later, or a service whose Kafka endpoint offers \
      InitProducerId: without it a batch that is sent again is stored again, out of order";
 
-/// Why a sink is no longer usable. A new session fixes most of these; [`SinkError::is_definite`]
-/// marks those that need a human.
+/// A new session fixes most errors; [`SinkError::is_definite`] marks those that need a human.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SinkError {
-    /// The client library ended the producer (out-of-order sequence, fenced epoch, ...).
+    /// For example after an out-of-order sequence.
     #[error("the producer is no longer usable: {0}")]
     Fatal(String),
-    /// A batch was refused as a whole because of one record (too large, an impossible timestamp, no
-    /// key in a compacted topic), or for another reason. The next session must send the suspects
-    /// alone, or be cautious until it has passed the batch.
+    /// The batch may have one bad record (too large, an impossible timestamp, no key in a compacted
+    /// topic).
     #[error("the broker refused a batch for topic `{topic}`: {reason}")]
     BatchRefused {
-        /// The topic of the batch.
         topic: String,
-        /// The broker's reason.
         reason: String,
-        /// Suspected records; empty if unknown.
+        /// Suspects; empty if unknown.
         records: Vec<Blame>,
-        /// Limit in bytes for the next session's batches, because no record stood out.
+        /// For the next session, because no record stood out.
         batch_bytes: Option<u32>,
     },
-    /// The brokers refuse batches with this codec; the next session needs another one.
     #[error("the brokers refuse batches compressed with {codec} (topic `{topic}`): {reason}")]
     CodecRefused {
-        /// The topic of the batch.
         topic: String,
-        /// The codec; never `none`.
+        /// Never `none`.
         codec: String,
-        /// The brokers' reason.
         reason: String,
     },
-    /// The brokers do not provide producer ids, without which they store repetitions.
+    /// Without producer ids brokers store repetitions.
     #[error("the brokers support no idempotent producer: {0}")]
     NoIdempotence(String),
-    /// The topic does not exist and the broker does not create it: an outage, retried.
+    /// An outage, retried.
     #[error("topic `{topic}` does not exist")]
     UnknownTopic {
-        /// The missing topic.
+        /// Missing topic.
         topic: String,
     },
-    /// Writing to the topic is not permitted: an outage, retried.
+    /// An outage, retried.
     #[error("not authorised to write to topic `{topic}`")]
     Unauthorised {
-        /// The topic.
+        /// Topic that the relay may not write to.
         topic: String,
     },
-    /// Producing is not permitted at all: an outage, retried.
+    /// Not allowed to produce at all: an outage, retried.
     #[error("not authorised to produce: {0}")]
     Forbidden(String),
-    /// Using the transactional id is not permitted: an outage, retried.
+    /// An outage, retried.
     #[error("not authorised to use transactional id `{id}`: {reason}")]
     IdForbidden {
-        /// The id.
         id: String,
-        /// The broker's reason.
+        /// The broker's words.
         reason: String,
     },
-    /// User name, password or mechanism were refused before any broker accepted the login.
+    /// Refused before any broker accepted the login.
     #[error("the brokers refused our credentials: {0}")]
     Authentication(String),
-    /// The login was refused after a broker had accepted it. A broker that closes the connection
-    /// during a login, or lost its accounts, looks like this.
+    /// A broker that closes the connection during a login, or lost its accounts, looks like this.
     #[error("the brokers refuse a login that they accepted before: {0}")]
     LoginRevoked(String),
-    /// The client logs in, but the listener does not support logins, and no broker ever accepted
-    /// one.
+    /// No broker ever accepted a login.
     #[error("the brokers' listener accepts no login (SASL): {0}")]
     NoLogin(String),
-    /// The TLS handshake failed before any broker accepted the client.
+    /// No broker ever accepted the client.
     #[error("no secure connection to the brokers: {0}")]
     Tls(String),
-    /// A broker's certificate is not valid at this time.
     #[error("no secure connection to the brokers: the certificate `{subject}` of {broker} {fault}")]
     CertificateInvalid {
-        /// The broker.
         broker: String,
-        /// Subject of the certificate.
         subject: String,
         /// Start or end of its validity.
         fault: String,
     },
-    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// It is not known whether a transaction has ended, or whether a request to end it is still in
-    /// flight. Only a new producer, which fences this one, can find out.
+    /// The transaction may have ended, or a request to end it is in flight. Only a new producer,
+    /// which fences this one, can find out.
     #[error("the end of a Kafka transaction is uncertain: {0}")]
     Ambiguous(String),
-    /// Another producer with this transactional id has started; or the brokers aborted a
-    /// transaction that took too long, which looks alike.
+    /// Another producer started, or a transaction took too long: both look alike.
     #[error("fenced by the brokers: {0}")]
     Fenced(String),
-    /// The brokers temporarily refuse transactions.
     #[error("transactions cannot begin: {0}")]
     NotReady(String),
-    /// The brokers do not support transactions.
     #[error("transactions are refused: {reason}")]
     NoTransactions {
-        /// The brokers' reason.
+        /// The brokers' words.
         reason: String,
-        /// The remedy.
         remedy: String,
     },
-    /// Progress could not be read.
     #[error("progress in topic `{topic}` cannot be read: {reason}")]
     ProgressUnread {
-        /// The topic.
+        /// Topic with the progress.
         topic: String,
-        /// The reason.
         reason: String,
     },
-    /// The progress topic contains a record of another program.
     #[error(transparent)]
     Progress(#[from] ProgressSyntax),
-    /// Another failure that lost a record's order or outcome.
     #[error("delivery to topic `{topic}` failed: {reason}")]
     Delivery {
-        /// The topic.
         topic: String,
         /// The client library's reason.
         reason: String,
     },
 }
 
-/// Remedy if brokers refuse a login.
 const LOGIN_HELP: &str = "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties], or what kafka.oauth names";
 
-/// Remedy if brokers refuse the client certificate.
 const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: replace ssl.certificate.location and \
                                 ssl.key.location, or ssl.keystore.location, in [kafka.properties], whose files \
                                 are read again by each session, and see that ssl.truststore of the brokers' \
                                 listener has its authority";
 
-/// How to renew a broker's certificate.
 pub fn renew_certificate(broker: &str) -> String {
     format!(
         "at broker {broker}, put a renewed certificate and its key in the place of ssl.keystore.location of that \
@@ -163,7 +134,6 @@ pub fn renew_certificate(broker: &str) -> String {
 }
 
 impl SinkError {
-    /// Classifies a failed login by the client library's reason.
     pub(super) fn of_login(reason: String) -> Self {
         if offers_no_login(&reason) { Self::NoLogin(reason) } else { Self::Authentication(reason) }
     }
@@ -176,8 +146,7 @@ impl SinkError {
         }
     }
 
-    /// True if a new session with these settings would fail in the same way, so that a human must
-    /// act.
+    /// True if a new session with these settings would fail too.
     pub const fn is_definite(&self) -> bool {
         matches!(
             self,
@@ -192,7 +161,7 @@ impl SinkError {
         )
     }
 
-    /// True if the brokers refused the login, or its files and secrets are unusable now.
+    /// True if the login was refused, or its files and secrets are unusable.
     pub const fn is_refused_at_connect(&self) -> bool {
         match self {
             Self::Authentication(_)
@@ -206,8 +175,7 @@ impl SinkError {
         }
     }
 
-    /// Address of the broker whose certificate could not be verified; the library does not give the
-    /// reason.
+    /// The library does not give the reason why a certificate is unverified.
     pub fn unverified_broker(&self) -> Option<&str> {
         let Self::Tls(reason) = self else { return None };
         let words = ["certificate verify failed", "certificate could not be verified"];
@@ -216,8 +184,7 @@ impl SinkError {
         words.iter().any(|words| reason.contains(words)).then_some(address)
     }
 
-    /// The codec to try after this one was refused: gzip is the oldest, and the only one that Azure
-    /// Event Hubs supports (its documentation of 2026).
+    /// gzip is the oldest codec, and the only one of Azure Event Hubs (its documentation of 2026).
     pub fn next_codec(&self) -> Option<&'static str> {
         match self {
             Self::CodecRefused { codec, .. } if codec == "gzip" => Some("none"),
@@ -226,18 +193,16 @@ impl SinkError {
         }
     }
 
-    /// True if no suspects are known, so that the next session must use `KafkaSpec::cautious` until
-    /// it has passed the position.
+    /// True if the next session may need `KafkaSpec::cautious`.
     pub const fn wants_caution(&self) -> bool {
         matches!(self, Self::BatchRefused { .. })
     }
 
-    /// True if the failure may repeat with the same records, without any outage.
+    /// True if the failure may repeat with these records, without any outage.
     pub const fn may_repeat(&self) -> bool {
         matches!(self, Self::Fatal(_) | Self::Delivery { .. }) || self.wants_caution()
     }
 
-    /// What the operator can do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownTopic { topic } => to_create(topic),
@@ -308,29 +273,23 @@ impl SinkError {
     }
 }
 
-/// A sink that the relay can send to.
 pub trait KafkaSink: Sink<Error = SinkError> {
-    /// Sets the start of the next row in the session's received bytes, and their number. Later
-    /// broker queries follow the commits of all received rows.
+    /// Sets the start of the next row in the received bytes, and their number. Later broker queries
+    /// follow the commits of these rows.
     fn reading(&mut self, _row: u64, _received: u64) {}
 
-    /// True if at least one broker is known to answer.
     fn is_connected(&self) -> bool;
 
-    /// Why no broker answers, if known.
     fn outage_reason(&self) -> Option<String> {
         None
     }
 
-    /// Starts a backfill with this progress.
     fn begin_backfill(&mut self, _backfill: BackfillProgress) {}
 
-    /// Announces the mark that the session is about to reach. For a position in a table, `cursor`
-    /// returns it, also for the end of an earlier transaction; a sink that stores progress stores
-    /// it too.
+    /// Announces the next mark. `cursor` returns a mark's position in a table, for a sink with
+    /// progress.
     fn reaches(&mut self, _reached: Mark, _cursor: &dyn Fn(Mark) -> Option<RowCursor>) {}
 
-    /// Progress of an earlier session, if this sink stores it.
     fn found(&self) -> Option<&Progress> {
         None
     }

@@ -1,9 +1,5 @@
-//! The start position of a reader, in the syntax of kcat's `-o`: parses and prints it, and looks up
-//! its offsets.
-//!
-//! Input: `beginning`, `end`, `-N`, `N` or `@timestamp`, and the partitions to read. Output: a
-//! [`StartOffset`], and an offset per partition. End offsets are looked up before reading starts,
-//! so that all later records are read.
+//! The start position of a reader, in the syntax of kcat's `-o`. End offsets are looked up before
+//! reading starts, so that all later records are read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,26 +11,21 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::reader::ReaderError;
 
-/// Interval of attempts, and the minimum time of one.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// First record to read in each partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StartOffset {
-    /// The oldest record.
     #[default]
     Beginning,
     /// The next record to arrive.
     End,
-    /// This many before the end, or all if there are fewer.
+    /// Number before the end.
     Last(i64),
-    /// The record with this offset.
     Offset(i64),
-    /// The first record at or after this time, in milliseconds since the Unix epoch.
+    /// First record at or after this time, in milliseconds since the Unix epoch.
     Time(i64),
 }
 
-/// The text is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no offset: use beginning, end, N, -N or @MILLISECONDS")]
 pub struct StartOffsetSyntax(String);

@@ -1,9 +1,7 @@
 //! Logs clients in by OAUTHBEARER.
 //!
-//! Input: a new client, and the keeper of its tokens. Output: the client with a token, or the
-//! error. Invariant: a client's first token is set before any request. The keeper's thread fetches
-//! later ones before expiry, or when the brokers refuse one; librdkafka's request for them never
-//! waits.
+//! Invariant: a client's first token is set before any request. The keeper's thread fetches later
+//! ones; librdkafka's request for them never waits.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,13 +14,12 @@ use super::listener::broke_off;
 use super::settings::SettingsError;
 use postrider_credentials::{CredentialsError, Token, TokenKeeper};
 
-/// Longest wait of a new client for the first token: a little longer than a source may take.
+/// A little longer than a source may take.
 const FIRST_TOKEN_LIMIT: Duration = Duration::from_secs(20);
-/// Reported part of a token's lifetime; librdkafka requests the next one at 68 %, when the keeper
-/// has it.
+/// Reported part of a token's lifetime. librdkafka requests the next one at 68 %.
 const TOLD_PERCENT: u64 = 85;
 
-/// Sets a new client's first token, if it uses tokens. Blocks while the source is asked.
+/// Blocks while the source is asked.
 pub(super) fn log_in<C: ClientContext>(
     client: &Client<C>,
     keeper: Option<&TokenKeeper>,
@@ -46,8 +43,7 @@ pub(super) fn next_token(keeper: Option<&TokenKeeper>) -> Result<OAuthToken, Box
     })
 }
 
-/// Fetches the next token at once if the brokers refuse the present one before its expiry: their
-/// keys changed, or it was revoked.
+/// A refused token was revoked, or the brokers' keys changed: the next one is fetched at once.
 pub(super) fn note_refusal(keeper: Option<&TokenKeeper>, error: &KafkaError, reason: &str) {
     let is_of_login = matches!(
         error.rdkafka_error_code(),
@@ -58,10 +54,9 @@ pub(super) fn note_refusal(keeper: Option<&TokenKeeper>, error: &KafkaError, rea
     }
 }
 
-/// Reported expiry of the token in Unix milliseconds, a little early. librdkafka requests the next
-/// token after 80 % of the lifetime, checks once per second, and renews logins after 90 % of the
-/// broker's value. A token with a lifetime of seconds would be used for two renewals, and Kafka
-/// refuses a second one within a second.
+/// Unix milliseconds, a little early. librdkafka checks once per second, and renews logins after 90
+/// % of the broker's value. A token of seconds would be used for two renewals, and Kafka refuses a
+/// second one within a second.
 fn expires_ms(token: &Token) -> i64 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(unix.as_millis()).unwrap_or(u64::MAX);

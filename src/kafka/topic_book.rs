@@ -1,11 +1,8 @@
 //! A process's knowledge of its topics across sessions: which are missing, forbidden, deleted or
-//! compacted; and whether a broker ever accepted the login, so that a restarting broker's refusal
-//! does not count as a wrong password.
+//! compacted.
 //!
-//! Input: the brokers' answers. Output: what to do with a row ([`TopicDecision`]), a log line for
-//! each change, and a list for probes and metrics with the command that fixes each topic.
-//! `MissingTopics` in the core decides; this adds the clock, the lock and the creation of topics.
-//! Invariant: the lock is held no longer than a decision takes.
+//! `MissingTopics` in the core decides; the book adds clock, lock, log and the creation of topics.
+//! Invariant: the lock is held only while a decision is taken.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,26 +17,26 @@ use postrider_core::pipeline::{
 };
 use postrider_core::route::PROGRESS_PREFIX;
 
-/// Topics named in the log, in probes and in metrics; others are only counted.
+/// Others are only counted.
 pub(super) const NAMED_MAX: usize = 20;
 const COMPACTED_MAX: usize = 1_000;
 
-/// A shared book; clones share it. Without a policy, as in tools, a missing topic is an error.
+/// A shared book. Without a policy, as in tools, a missing topic is an error.
 #[derive(Clone, Default)]
 pub struct TopicBook(Option<Arc<Book>>);
 
 struct Book {
     start: Instant,
     policy: MissingPolicy,
-    /// Topics without a policy: those for rows that cannot be delivered.
     exempt: Vec<String>,
     topics: Mutex<MissingTopics>,
     compacted: Mutex<HashSet<String>>,
     gone: Mutex<Option<String>>,
     any_gone: AtomicBool,
-    /// True if any topic was denied, so that a stored record may be news.
+    /// A stored record may be news then.
     any_denied: AtomicBool,
-    /// True once a broker has accepted a login.
+    /// True once a broker accepted a login. A restarting broker's refusal then does not count as a
+    /// wrong password.
     let_in: AtomicBool,
     remarks: Mutex<HashSet<String>>,
 }
@@ -62,30 +59,23 @@ impl fmt::Debug for TopicBook {
     }
 }
 
-/// An unavailable topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnavailableTopic {
-    /// The topic.
     pub absent: AbsentTopic,
-    /// Duration of the fault.
     pub age: Duration,
-    /// The command that fixes it.
+    /// Command that fixes it.
     pub help: String,
 }
 
-/// Topics that records cannot be sent to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Unavailable {
-    /// Some of them; those that rows wait for come first.
     pub topics: Vec<UnavailableTopic>,
-    /// Number of missing topics.
     pub missing: usize,
-    /// Number of topics that the relay is not authorised to use.
+    /// Topics that the relay is not authorised to use.
     pub forbidden: usize,
 }
 
 impl TopicBook {
-    /// An empty book. The policy does not apply to topics of `exempt`.
     pub fn new(policy: MissingPolicy, exempt: Vec<String>) -> Self {
         let topics = Mutex::new(MissingTopics::new(policy.clone()));
         Self(Some(Arc::new(Book {
@@ -102,7 +92,7 @@ impl TopicBook {
         })))
     }
 
-    /// What to do with a row of this topic before any query; `None`: no policy applies.
+    /// `None`: no policy applies.
     pub(super) fn decide(
         &self,
         topic: &str,
@@ -110,7 +100,6 @@ impl TopicBook {
     ) -> Option<TopicDecision> {
         let book = self.about(topic)?;
         let mut topics = book.topics();
-        // The usual case: no such topic.
         if topics.is_empty() {
             return Some(TopicDecision::Ask);
         }
@@ -125,7 +114,6 @@ impl TopicBook {
         Some(decision)
     }
 
-    /// Handles a missing or denied topic. `None`: no policy applies.
     pub(super) fn absent(
         &self,
         kafka: &KafkaSpec,
@@ -138,8 +126,7 @@ impl TopicBook {
         Some(self.found(kafka, topic, (fault, found), topics))
     }
 
-    /// Handles a topic that is missing from the list of all topics; `collides`: another name may be
-    /// in the way. `None`: no policy applies.
+    /// `collides`: another name may be in the way.
     pub(super) fn unlisted(
         &self,
         kafka: &KafkaSpec,
@@ -152,7 +139,6 @@ impl TopicBook {
         Some(self.found(kafka, topic, (TopicFault::Unlisted, found), topics))
     }
 
-    /// Logs news, and creates the topic if that was decided.
     fn found(
         &self,
         kafka: &KafkaSpec,
@@ -174,7 +160,6 @@ impl TopicBook {
         }
     }
 
-    /// The brokers show the topic, but refuse writes.
     pub(super) fn denied(&self, topic: &str) {
         let Some(book) = self.about(topic) else { return };
         let mut topics = book.topics();
@@ -187,7 +172,7 @@ impl TopicBook {
         }
     }
 
-    /// True if the relay itself writes to the topic, so that no policy applies.
+    /// No policy applies to topics that the relay itself writes to.
     pub(super) fn is_exempt(&self, topic: &str) -> bool {
         self.0.as_ref().is_some_and(|book| book.exempt.iter().any(|exempt| exempt == topic))
     }
@@ -198,8 +183,7 @@ impl TopicBook {
         tell_back(topic, was_away);
     }
 
-    /// The topic was deleted, and its records may be in flight: the session must restart. The
-    /// topic's rows are decided with the next one.
+    /// The topic's records may be in flight: the session must restart.
     pub(super) fn gone(&self, topic: &str) {
         let Some(book) = self.about(topic).filter(|book| !book.topics().has(topic)) else { return };
         *book.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(topic.to_owned());
@@ -212,7 +196,7 @@ impl TopicBook {
         book.gone.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The topic is compacted, and so requires keys.
+    /// A compacted topic requires keys.
     pub(super) fn note_compacted(&self, topic: &str) {
         let Some(book) = &self.0 else { return };
         let mut compacted = book.compacted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +213,6 @@ impl TopicBook {
         }
     }
 
-    /// True if the topic is known to require keys.
     pub(super) fn demands_keys(&self, topic: &str) -> bool {
         self.0.as_ref().is_some_and(|book| {
             book.compacted.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
@@ -252,38 +235,32 @@ impl TopicBook {
         tell_back(topic, was_away);
     }
 
-    /// True if rows wait without a limit.
     pub fn waits(&self) -> bool {
         let waits = |book: &Arc<Book>| matches!(book.policy.then, MissingTopic::Wait(_));
         self.0.as_ref().is_none_or(waits)
     }
 
-    /// A broker has accepted a login.
     pub(super) fn let_in(&self) {
         if let Some(book) = &self.0 {
             book.let_in.store(true, Ordering::Relaxed);
         }
     }
 
-    /// True if a broker has accepted any client that shares this book.
     pub fn was_let_in(&self) -> bool {
         self.0.as_ref().is_some_and(|book| book.let_in.load(Ordering::Relaxed))
     }
 
-    /// Sets whether the brokers create topics by themselves, if known.
     pub(super) fn brokers_create(&self, create: Option<bool>) {
         if let Some(book) = &self.0 {
             book.topics().brokers_create(create);
         }
     }
 
-    /// Names of unavailable topics, for checking them again.
     pub(super) fn names(&self) -> Vec<String> {
         let all = self.0.as_ref().map(|book| book.topics().list(usize::MAX));
         all.into_iter().flatten().map(|absent| absent.topic).collect()
     }
 
-    /// True if this remark about the cluster is new to the process.
     pub fn is_first_remark(&self, what: &str) -> bool {
         self.0.as_ref().is_none_or(|book| {
             let mut told = book.remarks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -291,7 +268,6 @@ impl TopicBook {
         })
     }
 
-    /// The unavailable topics, for observers.
     pub fn unavailable(&self) -> Unavailable {
         let Some(book) = &self.0 else { return Unavailable::default() };
         let (topics, now) = (book.topics(), book.now());
@@ -314,7 +290,6 @@ impl TopicBook {
         self.0.as_ref().filter(|_| !self.is_exempt(topic))
     }
 
-    /// Creates a topic on another thread, because the controller may be slow.
     fn create(&self, kafka: &KafkaSpec, topic: &str, rule: CreateRule) {
         let (book, kafka, topic) = (self.clone(), kafka.clone(), topic.to_owned());
         let name = topic.clone();
@@ -412,7 +387,6 @@ pub(super) fn to_create(topic: &str) -> String {
     )
 }
 
-/// The command that grants access to a topic.
 pub(super) fn to_allow(topic: &str) -> String {
     format!(
         "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME \

@@ -1,10 +1,7 @@
-//! Queries topic metadata on another thread, so that the sending thread does not wait.
+//! Queries topic metadata on another thread, one query at a time.
 //!
-//! Input: queries, one at a time: one topic by name, or all topics. Output: the number of
-//! partitions, or why it is not known; or the list of topics. A list also reveals whether a missing
-//! name collides with an existing one (`.` and `_` are equal to Kafka). Invariant: a call returns
-//! at once; a reply was given after its query was sent. The thread ends when `TopicQueries` is
-//! dropped and the last query is answered.
+//! Invariant: a call returns at once; a reply was given after its query was sent. The thread ends
+//! after `TopicQueries` is dropped and the last query is answered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,46 +16,38 @@ use super::deliveries::Deliveries;
 use postrider_core::pipeline::TopicFault;
 use postrider_core::route::as_compared;
 
-/// Time limit for the number of a topic's partitions.
 const COUNT_LIMIT: Duration = Duration::from_millis(500);
-/// Time limit for a list of all topics, which may be long.
 const LIST_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum BrokerQuery {
-    /// One topic by name, which makes brokers create it if configured.
+    /// Makes brokers create the topic if so configured.
     One(String),
-    /// All topics. `received`: bytes of the stream received by then.
+    /// `received`: bytes of the stream received by then.
     All { received: u64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartitionCount {
     Partitions(usize),
-    /// It does not exist, or is not visible.
     None(TopicFault),
-    /// Another answer.
     Unknown,
-    /// No answer.
     Unanswered,
 }
 
 #[derive(Debug)]
 pub(super) enum BrokerReply {
     One(String, PartitionCount),
-    /// `None`: no answer.
     All(Option<Listed>),
 }
 
-/// All topics that the brokers show.
 #[derive(Debug)]
 pub(super) struct Listed {
-    /// See [`BrokerQuery::All`].
     pub(super) received: u64,
     pub(super) at: Instant,
     /// Number of partitions; 0 after another answer.
     pub(super) topics: HashMap<String, usize>,
-    /// Names in the form that Kafka compares, if different.
+    /// Names as Kafka compares them (`.` and `_` are equal), if different.
     alike: HashSet<String>,
 }
 
@@ -77,7 +66,7 @@ impl Listed {
         Self { received, at, topics, alike }
     }
 
-    /// True if the brokers would refuse to create this topic because of an existing one.
+    /// True if an existing name prevents the creation.
     pub(super) fn collides(&self, topic: &str) -> bool {
         self.alike.contains(&as_compared(topic)) && !self.topics.contains_key(topic)
     }
@@ -87,7 +76,7 @@ impl Listed {
 pub(super) struct TopicQueries {
     to: Sender<BrokerQuery>,
     from: Receiver<BrokerReply>,
-    /// Time of the open query, and whether it lists all topics.
+    /// Time of the open query, and true if it lists all topics.
     pub(super) asked: Option<(Instant, bool)>,
 }
 
@@ -108,7 +97,7 @@ impl TopicQueries {
         Ok(Self { to, from, asked: None })
     }
 
-    /// Sends a query, unless one is open. False if the thread is gone.
+    /// False if the thread is gone.
     pub(super) fn ask(&mut self, question: BrokerQuery) -> bool {
         if self.asked.is_some() {
             return true;
@@ -117,7 +106,6 @@ impl TopicQueries {
         self.to.send(question).is_ok()
     }
 
-    /// The answer, if it has arrived, and the time that it took.
     pub(super) fn answer(&mut self) -> Option<(BrokerReply, Duration)> {
         let (at, _) = self.asked?;
         match self.from.try_recv() {
@@ -126,7 +114,7 @@ impl TopicQueries {
                 Some((answer, at.elapsed()))
             }
             Err(TryRecvError::Empty) => None,
-            // The next query reports that nothing answers.
+            // The next query reports the missing thread.
             Err(TryRecvError::Disconnected) => {
                 self.asked = None;
                 None

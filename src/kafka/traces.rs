@@ -1,9 +1,8 @@
-//! Keeps rows with traces between their sending and the brokers' confirmation.
+//! Keeps rows with a sampled `traceparent` until the brokers' confirmation, then queues a
+//! [`TracedRow`].
 //!
-//! Input: sent records, and the reports of stored ones. Output: a [`TracedRow`] for each row whose
-//! `traceparent` is sampled, into a bounded queue; the number of omitted rows. Invariant: nothing
-//! here waits; rows without room are omitted and counted. While tracing is off, a record costs one
-//! comparison. Keys and payloads are not kept.
+//! Invariant: nothing waits; rows without room are omitted and counted. While tracing is off, a
+//! record costs one comparison. Keys and payloads are not kept.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,59 +18,48 @@ use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::Outgoing;
 use postrider_core::route::{RejectionCode, TraceContext, content_of};
 
-/// Rows that may wait for the brokers: more than ten seconds' worth at the highest rate.
+/// More than ten seconds' worth at the highest rate.
 const WAITING_MAX: usize = 4_096;
 
-/// Rows that may wait for export, at most about 400 bytes each.
+/// About 400 bytes per row.
 const QUEUE_ROWS: usize = 4_096;
 
-/// Longest kept event type; a row may contain any text, up to a record's size.
+/// A row's event type may be as large as a record.
 const EVENT_TYPE_BYTES_MAX: usize = 200;
 
-/// Headers with the event type, as relays and Debezium name them.
+/// Names of relays and Debezium.
 const EVENT_TYPE_HEADERS: [&str; 4] = ["event_type", "eventType", "ce_type", "type"];
 
-/// A delivered row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracedRow {
-    /// The trace, and the span that wrote the row.
+    /// Trace and span that wrote the row.
     pub context: TraceContext,
-    /// Topic of the record.
     pub topic: String,
-    /// Partition of the record.
     pub partition: i32,
-    /// Offset of the record.
     pub offset: i64,
-    /// Event type from its header, if any; cut if long.
+    /// Cut if long.
     pub event_type: Option<String>,
     /// Commit position in the log, in bytes.
     pub lsn: u64,
-    /// Commit time, in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub committed_us: i64,
-    /// Confirmation time by the local clock, in microseconds since the Unix epoch.
+    /// Local clock, in microseconds since the Unix epoch.
     pub confirmed_us: i64,
-    /// Why the record is a dead letter, if it is one.
     pub rejection: Option<RejectionCode>,
 }
 
-/// Result of a traced row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanResult {
-    /// The collector accepted the span.
     Exported,
-    /// The limit per second was exceeded.
     RateLimited,
-    /// The queue was full.
     QueueFull,
-    /// The collector did not accept the span.
     Failed,
 }
 
 impl SpanResult {
-    /// All results, for documentation and metrics.
     pub const ALL: [Self; 4] = [Self::Exported, Self::RateLimited, Self::QueueFull, Self::Failed];
 
-    /// The stable word in the metric label `result`.
+    /// Value of the metric label `result`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exported => "exported",
@@ -82,12 +70,11 @@ impl SpanResult {
     }
 }
 
-/// Tracing settings and queue; clones share them. Off by default.
+/// Shared by clones. Off by default.
 #[derive(Debug, Clone, Default)]
 pub struct Traces(Option<Arc<Shared>>);
 
 impl PartialEq for Traces {
-    /// True if both share one queue, or both are off.
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -106,7 +93,7 @@ struct Shared {
     counts: [AtomicU64; SpanResult::ALL.len()],
 }
 
-/// A limit per second, starting with the second's first row.
+/// A second starts with its first row.
 #[derive(Debug)]
 struct Rate {
     per_second: u64,
@@ -126,7 +113,6 @@ impl Rate {
 }
 
 impl Traces {
-    /// Traces at most `per_second` rows into a queue that the caller must empty.
     pub fn on(per_second: u64) -> (Self, Receiver<TracedRow>) {
         let (queue, rows) = sync_channel(QUEUE_ROWS);
         let rate = Mutex::new(Rate { per_second, since: None, taken: 0 });
@@ -137,14 +123,13 @@ impl Traces {
         self.0.is_some()
     }
 
-    /// Adds to a result's count.
     pub fn count(&self, result: SpanResult, rows: u64) {
         if let Some(count) = self.0.as_ref().and_then(|shared| shared.counts.get(result as usize)) {
             count.fetch_add(rows, Ordering::Relaxed);
         }
     }
 
-    /// Counts by result; `None` while tracing is off.
+    /// `None` while tracing is off.
     pub fn counts(&self) -> Option<[(SpanResult, u64); SpanResult::ALL.len()]> {
         let counts = &self.0.as_ref()?.counts;
         let of =
@@ -172,10 +157,10 @@ impl Traces {
 #[derive(Debug, Default)]
 pub(super) struct TracedRows {
     traces: Traces,
-    /// By ticket; rows of one ticket are distinguished by content.
+    /// By ticket; content distinguishes rows of one ticket.
     waiting: HashMap<u64, Vec<(u64, TracedRow)>>,
     count: usize,
-    /// Stored rows, confirmed when their Kafka transaction commits.
+    /// Rows that wait for the commit of their transaction.
     stored: Option<Vec<TracedRow>>,
 }
 
@@ -184,7 +169,6 @@ impl TracedRows {
         Self { traces, ..Self::default() }
     }
 
-    /// From now on only [`TracedRows::committed`] confirms rows.
     pub(super) fn await_commits(&mut self) {
         self.stored = Some(Vec::new());
     }
@@ -224,7 +208,6 @@ impl TracedRows {
         self.count += 1;
     }
 
-    /// Books the brokers' answer; `is_stored` is the result.
     #[inline]
     pub(super) fn answered(
         &mut self,
@@ -257,7 +240,6 @@ impl TracedRows {
         }
     }
 
-    /// Confirms everything stored so far: its Kafka transaction committed.
     pub(super) fn committed(&mut self) {
         for row in self.stored.iter_mut().flat_map(|stored| stored.drain(..)) {
             self.traces.export(TracedRow { confirmed_us: now_us(), ..row });

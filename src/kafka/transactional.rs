@@ -1,10 +1,8 @@
-//! The transactional producer: exactly-once delivery. It connects the transaction state machine,
-//! [`postrider_core::transaction`], to librdkafka.
+//! The transactional producer: exactly-once delivery. Connects [`postrider_core::transaction`] to
+//! librdkafka.
 //!
-//! Input: the records and positions of a session. Output: confirmations once their Kafka
-//! transaction, which also contains the progress record, is committed; or a [`SinkError`].
-//! Invariant: earlier producers of the stream are fenced before the progress is read; no call
-//! except [`ExactlyOnce::open`] waits for the brokers.
+//! Invariant: earlier producers of the stream are fenced before the progress is read; only
+//! [`ExactlyOnce::open`] waits for the brokers.
 
 use std::time::Duration;
 
@@ -29,7 +27,6 @@ use postrider_core::transaction::{
     Activity, BatchLimits, PROGRESS_TICKET, TransactionApi, TransactionState, Transactional,
 };
 
-/// A sink that delivers each row exactly once.
 pub struct ExactlyOnce {
     machine: Transactional<TransactionClient>,
     found: Option<Progress>,
@@ -40,16 +37,14 @@ struct TransactionClient {
     committer: Committer,
     lineage: Lineage,
     topic: String,
-    /// Progress of a backfill before the stream, if any.
     backfill: Option<BackfillProgress>,
-    /// True if records linger.
     lingers: bool,
     now: Instant,
 }
 
 impl ExactlyOnce {
-    /// Fences every earlier producer of this stream, waits for the end of its transactions, and
-    /// reads progress. Blocks at most for seconds. `now`: the session's clock.
+    /// Fences earlier producers, waits for the end of their transactions, and reads progress. May
+    /// block for seconds. `now`: the session's clock.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, now: Instant) -> Result<Self, SinkError> {
         let topic = spec.progress_topic.clone();
         let mut reader = progress_topic::ProgressReader::open(spec, &topic)?;
@@ -70,8 +65,7 @@ impl ExactlyOnce {
         Ok(Self { machine, found })
     }
 
-    /// Flushes the open transaction if it was completed since `before`, including its progress
-    /// record, so that nothing lingers.
+    /// A completed transaction, with its progress record, does not linger.
     fn flush_if_closed(&mut self, before: TransactionState) -> Result<(), SinkError> {
         let is_closed = |state| matches!(state, TransactionState::Settling { .. });
         if !is_closed(self.machine.state()) || is_closed(before) {
@@ -182,7 +176,6 @@ impl KafkaSink for ExactlyOnce {
     }
 }
 
-/// For tuning batches.
 impl Drop for ExactlyOnce {
     fn drop(&mut self) {
         let timings = self.machine.timings(self.machine.client().now);
@@ -265,7 +258,7 @@ impl TransactionApi for TransactionClient {
 
     fn outcome(&mut self) -> Option<Result<(), SinkError>> {
         let outcome = self.committer.outcome()?;
-        // Lines logged before the call returned have been in this queue since.
+        // Serves lines logged before the call returned.
         self.producer.serve();
         let outcome = outcome.map_err(|error| self.uncertain(&error));
         if outcome.is_ok() {

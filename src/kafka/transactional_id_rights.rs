@@ -1,13 +1,10 @@
-//! Tests whether the login may use a transactional id, without using it.
+//! Tests if the login may use a transactional id, without using it: no producer is fenced, and no
+//! transaction starts.
 //!
-//! Input: a [`KafkaSpec`], the id, and the brokers' longest transaction. Output: [`IdRights`].
-//! Invariant: no earlier producer is fenced, and no transaction starts.
-//!
-//! Kafka reports rights to transactional ids only to readers of the whole cluster's access lists.
-//! InitProducerId is therefore sent with a timeout that every broker refuses. The broker checks
-//! rights first, then the timeout, and only then looks up the id
-//! (`KafkaApis.handleInitProducerIdRequest` and `TransactionCoordinator.handleInitProducerId` of
-//! Kafka 0.11 to 4). A refused timeout shows that the id may be used, and nothing has changed.
+//! Kafka reports these rights only to readers of the whole cluster's access lists. InitProducerId
+//! is therefore sent with a timeout that every broker refuses. The broker checks rights first, then
+//! the timeout, and only then looks up the id (`KafkaApis.handleInitProducerIdRequest` and
+//! `TransactionCoordinator.handleInitProducerId` of Kafka 0.11 to 4).
 
 use std::time::{Duration, Instant};
 
@@ -19,27 +16,21 @@ use super::topics::{ClusterFacts, TopicsError, is_hidden_or_there};
 use super::transactional::code;
 use super::{Producer, SinkError};
 
-/// Time limit for the coordinator.
 const LIMIT: Duration = Duration::from_secs(3);
-/// Poll interval for its answer.
 const SLICE: Duration = Duration::from_millis(50);
 /// The protocol's largest timeout.
 const TIMEOUT_MAX: u64 = i32::MAX as u64;
-/// Topic with the brokers' transaction state, created by the first request for an id.
+/// Created by the first request for an id.
 const STATE_TOPIC: &str = "__transaction_state";
 
-/// Result of the test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdRights {
-    /// The id may be used.
     Allowed,
-    /// The id may not be used.
     Forbidden,
-    /// The result is unknown for this reason.
     Unknown(String),
 }
 
-/// Tests the right. May block for seconds.
+/// May block for seconds.
 pub fn transactional_id_rights(
     kafka: &KafkaSpec,
     facts: &ClusterFacts,

@@ -1,10 +1,7 @@
-//! A client that is dropped on another thread.
-//!
-//! Input: a client of the library. Output: a wrapper that drops it on its own thread. Invariant:
-//! dropping it returns at once; the process's end ends the thread.
+//! A client that is dropped on another thread, so that dropping it returns at once.
 //!
 //! Dropping an admin client or a consumer takes up to 0.1 s, because their threads check that often
-//! whether to end. A start created and dropped four of them in turn.
+//! if they should end.
 
 use std::ops::Deref;
 
@@ -41,7 +38,6 @@ mod tests {
 
     use super::*;
 
-    /// Ends on request, and reports its end.
     struct Slow(Receiver<()>, Sender<()>);
 
     impl Drop for Slow {

@@ -1,13 +1,13 @@
-//! librdkafka's version and the features that it was built with, so that users can report them.
+//! librdkafka's version and features, for reports of users.
 
 use rdkafka::ClientConfig;
 
-/// librdkafka's version, such as `2.12.1`.
+/// Such as `2.12.1`.
 pub fn client_version() -> String {
     rdkafka::util::get_rdkafka_version().1
 }
 
-/// What librdkafka was built with, such as `gzip`, `zstd`, `ssl`.
+/// Such as `gzip`, `zstd`, `ssl`.
 pub fn client_features() -> Vec<String> {
     let features = ClientConfig::new()
         .create_native_config()

@@ -1,11 +1,8 @@
-//! At-least-once delivery that also stores progress (the position up to which every record is
-//! confirmed) in Kafka. A server that returns from a crash with an older position then causes no
-//! repeats of rows that progress covers.
+//! At-least-once delivery that also stores progress in Kafka. A server that returns from a crash
+//! with an older position then causes no repeats of rows that progress covers.
 //!
-//! Input: records with tickets, and that position. Output: confirmations, and a progress record at
-//! intervals. Invariant: progress names only confirmed positions, and only positions that progress
-//! names are acknowledged to Postgres. Progress is not part of a Kafka transaction: records
-//! confirmed after the last one are repeated after a crash.
+//! Invariant: progress names only confirmed positions, and only positions in progress are
+//! acknowledged to Postgres. Records confirmed after the last progress are repeated after a crash.
 
 use std::time::Duration;
 
@@ -21,7 +18,6 @@ use postrider_core::sink::{CommitPlace, Reached};
 use postrider_core::time::Instant;
 use postrider_core::transaction::PROGRESS_TICKET;
 
-/// A producer that stores its progress.
 pub struct AtLeastOnceWithProgress {
     producer: Producer,
     lineage: Lineage,
@@ -29,18 +25,15 @@ pub struct AtLeastOnceWithProgress {
     every: Duration,
     found: Option<Progress>,
     kept: Lsn,
-    /// Mark that was sent, to be written once it is settled.
+    /// Sent mark, written once it is settled.
     next: Option<(Mark, Option<BackfillProgress>)>,
-    /// Progress of a backfill before the stream, if any.
     backfill: Option<BackfillProgress>,
-    /// Position in flight: sent and not yet confirmed.
     under_way: Option<Lsn>,
     sent_at: Option<Instant>,
 }
 
 impl AtLeastOnceWithProgress {
-    /// Reads progress, and starts a producer. Blocks at most for seconds. Writes progress at most
-    /// once per `every` while rows flow.
+    /// May block for seconds. `every`: minimum interval of progress while rows flow.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, every: Duration) -> Result<Self, SinkError> {
         let producer = Producer::open(spec)?;
         let topic = spec.progress_topic.clone();
@@ -102,9 +95,8 @@ impl Sink for AtLeastOnceWithProgress {
     }
 
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
-        // A mark names the last commit before it, but a settled position does not. A reached
-        // position is therefore written once everything before it is settled. The rows of an open
-        // transaction are excluded.
+        // Unlike a settled position, a mark names the last commit before it, without an open
+        // transaction's rows. The mark is written once everything before it is settled.
         let next = || (Mark { part: None, ..reached.mark }, self.backfill.clone());
         let &mut (mark, ref backfill) = self.next.get_or_insert_with(next);
         let end = mark.end;

@@ -1,8 +1,5 @@
-//! Reads the first and the last offset of each partition of a topic, and whether older records of a
-//! key may be gone.
-//!
-//! Input: a [`KafkaSpec`] and names. Output: [`TopicBounds`], none for a missing topic. Brokers
-//! without settings, for example the embedded one, count as not compacted.
+//! Reads the first and the last offset of each partition. Brokers without settings, for example the
+//! embedded one, count as not compacted.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +7,24 @@ use super::metadata::{Inquiry, TopicMetadata};
 use super::{KafkaSpec, TopicsError, is_compacted};
 use crate::reader::Isolation;
 
-/// Contents of a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopicBounds {
-    /// Ordered by number.
     pub partitions: Vec<PartitionBounds>,
     /// True if only a key's newest record is certainly kept.
     pub is_compacted: bool,
 }
 
-/// Offsets of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionBounds {
-    /// Its number.
     pub partition: i32,
-    /// The first kept offset; above 0 if records were removed.
+    /// Above 0 if records were removed.
     pub first: u64,
-    /// The offset of the next record, including transaction markers.
+    /// Next offset, including transaction markers.
     pub end: u64,
-    /// End for readers of committed records: below `end` while a transaction is open, or committed
-    /// without its markers.
+    /// End for readers of committed records: below `end` while a transaction is open.
     pub stable: u64,
 }
 
-/// Reads the bounds; missing topics are omitted.
 pub fn topic_bounds(
     kafka: &KafkaSpec,
     topics: &[String],

@@ -1,52 +1,39 @@
-//! Checks a topic's settings (replication, cleanup policy, record size, leader election) against
-//! its purpose, because wrong ones may lose or refuse records. Also judges missing topics and old
-//! brokers. No I/O.
-//!
-//! Input: `TopicFacts` and the topic's purpose. Output: [`TopicFinding`]s. Invariant: an unknown
-//! setting counts as right; a finding states the consequence and the fix.
+//! Checks if a topic's settings may lose or refuse records, given its purpose. Invariant: an
+//! unknown setting counts as right.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// First Kafka version with every known necessary fix of transactions; older ones work.
+/// First Kafka version with every known necessary fix of transactions.
 const RECOMMENDED: (u32, u32) = (3, 6);
 
-/// From this version on, a topic with fewer replicas than min.insync.replicas stores records that
-/// all of them have (KAFKA-15583; seen with 4.3); earlier brokers do not store.
+/// First version in which a topic with fewer replicas than min.insync.replicas stores records
+/// (KAFKA-15583; seen with 4.3).
 const BOUNDS_IN_SYNC: (u32, u32) = (3, 7);
 
-/// Purpose of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Rows.
     Rows,
-    /// Rows that cannot be delivered.
     DeadLetters,
-    /// Progress.
     Progress,
 }
 
-/// Severity of a finding; the worst first.
+/// Severity, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grade {
-    /// The topic cannot serve its purpose.
     Unfit,
-    /// Records may be lost or refused.
     Warning,
-    /// Records may be lost or refused, but the cluster cannot do better.
+    /// Like a warning, but the cluster cannot do better.
     Remark,
 }
 
-/// A deviation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicFinding {
-    /// How much it matters.
     pub grade: Grade,
-    /// The topic; `None` for the brokers.
+    /// `None` for the brokers.
     pub topic: Option<String>,
     /// A fragment that follows the topic's name.
     pub what: String,
-    /// The command that fixes it.
     pub help: String,
 }
 
@@ -57,7 +44,6 @@ impl fmt::Display for TopicFinding {
 }
 
 impl TopicFinding {
-    /// Subject of the finding.
     pub fn subject(&self) -> String {
         match &self.topic {
             Some(topic) => format!("topic `{topic}`"),
@@ -69,12 +55,11 @@ impl TopicFinding {
         Self { grade, topic: Some(topic.to_owned()), what: what.into(), help }
     }
 
-    /// The command, if the help is only a command without alternatives.
+    /// The help, if it is only a command.
     pub fn command(&self) -> Option<&str> {
         self.help.starts_with("kafka-").then_some(self.help.as_str())
     }
 
-    /// Writing to the topic is not permitted.
     pub(super) fn unauthorised(topic: &str) -> Self {
         let help = format!(
             "kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME --producer \
@@ -91,14 +76,13 @@ pub(super) struct TopicFacts {
     pub(super) partitions: usize,
     /// Replicas of the partition with the fewest.
     pub(super) replicas: usize,
-    /// The brokers' protocol version, which brokers before 4 report.
+    /// Reported by brokers before 4.
     pub(super) protocol: Option<(u32, u32)>,
-    /// Effective settings, including the brokers' defaults; `None`: not visible.
+    /// Effective settings; `None`: not visible.
     pub(super) settings: Option<BTreeMap<String, String>>,
 }
 
 impl TopicFacts {
-    /// A setting, if visible and known to the brokers.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.as_ref()?.get(name).map(String::as_str)
     }
@@ -124,7 +108,6 @@ impl TopicFacts {
     }
 }
 
-/// All findings about a topic.
 pub(super) fn judge(
     facts: &TopicFacts,
     purpose: Purpose,
@@ -178,10 +161,9 @@ fn judge_progress(facts: &TopicFacts) -> Option<TopicFinding> {
     Some(facts.finding(Grade::Unfit, what, help))
 }
 
-/// Judges how many brokers have a record before it counts as stored.
 fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
     let (in_sync, replicas) = (facts.number("min.insync.replicas")?, facts.replicas);
-    // The partition's leader election may be in progress.
+    // A leader election may be in progress.
     if replicas == 0 {
         return None;
     }
@@ -214,7 +196,6 @@ fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
     })
 }
 
-/// Finding about a missing topic, unless the brokers are known to create it.
 pub(super) fn missing(
     topic: &str,
     purpose: Purpose,
@@ -228,7 +209,7 @@ pub(super) fn missing(
     })
 }
 
-/// Finding about this protocol version, for example `3.5-IV2`.
+/// `protocol`, for example `3.5-IV2`.
 pub(super) fn age_of(protocol: &str) -> Option<TopicFinding> {
     let (major, minor) = version_of(protocol)?;
     ((major, minor) < RECOMMENDED).then(|| TopicFinding {
@@ -270,7 +251,6 @@ mod tests {
 
     const PURPOSES: [Purpose; 3] = [Purpose::Rows, Purpose::DeadLetters, Purpose::Progress];
 
-    /// The only finding; it must have a remedy.
     fn found(facts: &TopicFacts, purpose: Purpose) -> (Grade, String) {
         let findings = judge(facts, purpose, 1_000_000);
         let [finding] = findings.as_slice() else { panic!("{findings:?}") };
@@ -301,7 +281,6 @@ mod tests {
             let (grade, text) = found(&of(Some((3, 6))), purpose);
             assert_eq!(grade, Grade::Unfit);
             assert!(text.contains("--topic 'orders' --add-config min.insync.replicas=1"), "{text}");
-            // Later brokers store with the single replica.
             for protocol in [Some((3, 7)), None] {
                 let (grade, text) = found(&of(protocol), purpose);
                 assert!(grade == Grade::Warning && text.contains("has one replica"), "{text}");

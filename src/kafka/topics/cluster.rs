@@ -1,42 +1,32 @@
-//! Reads the broker facts that `postrider doctor` judges: advertised addresses, and settings that
-//! limit transactions and records.
-//!
-//! Input: a [`KafkaSpec`]. Output: [`ClusterFacts`]; settings that are not visible, or that brokers
-//! without the admin API never report, are `None`. Invariant: queries create no topic, and nothing
-//! is written.
+//! Reads the broker facts that `postrider doctor` judges. A setting is `None` if it is not visible
+//! or the brokers have no admin API. Queries create no topic.
 
 use super::metadata::Inquiry;
 use super::{KafkaSpec, TopicsError};
 
-/// Facts about all brokers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterFacts {
-    /// Ordered by id.
     pub brokers: Vec<AdvertisedBroker>,
-    /// `transaction.max.timeout.ms`.
     pub transaction_max_ms: Option<u64>,
-    /// Default number of replicas of the transaction state topic.
+    /// Default replicas of the transaction state topic.
     pub transaction_log_replicas: Option<u32>,
     /// `auto.create.topics.enable`.
     pub creates_topics: Option<bool>,
     /// `default.replication.factor`.
     pub default_replicas: Option<u32>,
-    /// The brokers' protocol version before Kafka 4, for example `3.5-IV2`.
+    /// Reported before Kafka 4, for example `3.5-IV2`.
     pub protocol: Option<String>,
 }
 
-/// A broker's advertised address, to which clients connect whatever address they were given.
+/// Clients connect to the advertised address, whatever address they were given.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AdvertisedBroker {
-    /// Its id.
     pub id: i32,
-    /// Name or address.
     pub host: String,
-    /// Port.
     pub port: u16,
 }
 
-/// Reads the facts. May block for seconds.
+/// May block for seconds.
 pub fn cluster_facts(kafka: &KafkaSpec) -> Result<ClusterFacts, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut brokers = inquiry.advertised()?;

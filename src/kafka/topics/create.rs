@@ -1,9 +1,5 @@
-//! Creates the topics of `postrider setup`: for rows, dead letters and progress, each with the
-//! settings for its purpose.
-//!
-//! Input: [`WantedTopic`]s, which can also be printed as `kafka-topics.sh` commands. Output: which
-//! were created and which existed, with findings about the latter. Invariant: an existing topic is
-//! never changed. Blocks.
+//! Creates the topics of `postrider setup`, each with the settings for its purpose. Invariant: an
+//! existing topic is never changed.
 
 use std::fmt::Write as _;
 
@@ -14,26 +10,23 @@ use super::metadata::{Inquiry, TopicMetadata, wait};
 use super::{PROGRESS_SETTINGS, TopicsError, create, create_progress};
 use crate::settings::KafkaSpec;
 
-/// A dead letter is kept until someone has handled it, not for the default of seven days.
+/// A dead letter is kept until someone has handled it.
 const DEAD_LETTER_SETTINGS: [(&str, &str); 1] = [("retention.ms", "-1")];
 
 const DEFAULT: i32 = -1;
 
-/// A required topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedTopic {
-    /// Its name.
     pub name: String,
-    /// Its purpose, which decides its settings.
+    /// Decides the settings.
     pub purpose: Purpose,
-    /// Partitions, or -1: the brokers' default. Progress uses one.
+    /// -1: the brokers' default. Progress uses one.
     pub partitions: i32,
-    /// Replicas, or -1: the brokers' default.
+    /// -1: the brokers' default.
     pub replication: i32,
 }
 
 impl WantedTopic {
-    /// A topic with the brokers' defaults.
     pub fn new(name: impl Into<String>, purpose: Purpose) -> Self {
         let partitions = if purpose == Purpose::Progress { 1 } else { DEFAULT };
         Self { name: name.into(), purpose, partitions, replication: DEFAULT }
@@ -47,13 +40,11 @@ impl WantedTopic {
         }
     }
 
-    /// The command that creates it.
     pub fn command(&self) -> String {
         let mut command = format!(
             "kafka-topics.sh --bootstrap-server BROKER --create --if-not-exists --topic '{}'",
             self.name
         );
-        // Writing to a string cannot fail.
         if self.partitions != DEFAULT {
             let _ = write!(command, " --partitions {}", self.partitions);
         }
@@ -66,8 +57,7 @@ impl WantedTopic {
         command
     }
 
-    /// Differences of an existing topic from the request. A wrong number of partitions for progress
-    /// is an error elsewhere.
+    /// A wrong number of partitions for progress is an error elsewhere.
     fn differences(&self, facts: &TopicFacts) -> Vec<TopicFinding> {
         let name = &self.name;
         let differs = |asked: i32, found: usize, of: &str, help: String| {
@@ -104,25 +94,20 @@ impl WantedTopic {
     }
 }
 
-/// Result of the creation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MadeTopics {
-    /// Created topics, by name.
     pub created: Vec<String>,
-    /// Existing topics.
     pub existing: Vec<String>,
-    /// Findings about existing topics.
     pub findings: Vec<TopicFinding>,
 }
 
 impl MadeTopics {
-    /// True if this topic was created or existed.
     pub fn has(&self, name: &str) -> bool {
         self.created.iter().chain(&self.existing).any(|seen| seen == name)
     }
 }
 
-/// Creates missing topics. An existing topic that cannot serve its purpose is an error.
+/// An existing topic that cannot serve its purpose is an error.
 pub fn make_topics(kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<MadeTopics, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut made = MadeTopics::default();

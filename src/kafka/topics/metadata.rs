@@ -1,10 +1,5 @@
-//! Queries metadata and settings of topics, and settings of a broker (whether it creates topics,
-//! its age).
-//!
-//! Input: a [`KafkaSpec`] and names. Output: `TopicMetadata`. Invariant: queries create no topic.
-//! An `Inquiry` owns two clients of the library: one reads metadata and detects refused logins, one
-//! uses the admin API; a third one is created if records of open transactions count. `wait` blocks
-//! a thread for an answer of that asynchronous API.
+//! Queries metadata and settings of topics, and settings of a broker. Invariant: queries create no
+//! topic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -33,19 +28,17 @@ use crate::unawaited::Unawaited;
 use postrider_credentials::TokenKeeper;
 use postrider_librdkafka::{TopicRights, topic_rights};
 
-/// Time after which brokers count as unreachable. All brokers know a new topic well before.
+/// All brokers know a new topic well before.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Duration of the first metadata call; each further one takes twice as long. Brokers may be far
-/// away, but a refused login, which is reported between two calls, should be noticed soon.
+/// Each further call takes twice as long. A refused login is reported between two calls, so it
+/// should be noticed soon.
 const SLICE_FIRST: Duration = Duration::from_millis(250);
-/// Interval of checks for a new topic.
 const AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopicMetadata {
     Topic(TopicFacts),
     Missing,
-    /// Not visible.
     Unauthorised,
 }
 
@@ -53,18 +46,15 @@ pub(super) struct Inquiry {
     config: ClientConfig,
     tokens: Option<TokenKeeper>,
     metadata: Unawaited<BaseConsumer<ConsumerEvents>>,
-    /// A client that sees records of open transactions, created when needed.
+    /// Created when needed.
     uncommitted: Option<Unawaited<BaseConsumer<ConsumerEvents>>>,
     admin: Unawaited<AdminClient<DefaultClientContext>>,
-    /// Brokers of the cluster, from the latest answer.
     brokers: Vec<i32>,
     broker_settings: TopicQuery,
 }
 
-/// Settings of a broker, queried once.
 enum TopicQuery {
     NotYet,
-    /// Not visible.
     Forbidden,
     Known(TopicSettings),
 }
@@ -94,7 +84,7 @@ impl Inquiry {
         &self.admin
     }
 
-    /// True if sending a record creates a missing topic; `None` if unknown.
+    /// `None` if unknown.
     pub(super) fn creates_topics(&mut self) -> Result<Option<bool>, TopicsError> {
         Ok(self.of_broker("auto.create.topics.enable")?.map(|value| value == "true"))
     }
@@ -115,7 +105,7 @@ impl Inquiry {
         Ok(advertised.collect())
     }
 
-    /// A broker's setting, once brokers or a topic were queried.
+    /// Needs a query of brokers or a topic before.
     pub(super) fn of_broker(&mut self, name: &str) -> Result<Option<String>, TopicsError> {
         if let (TopicQuery::NotYet, Some(&broker)) = (&self.broker_settings, self.brokers.first()) {
             let settings = self.settings(&ResourceSpecifier::Broker(broker))?;
@@ -130,8 +120,7 @@ impl Inquiry {
     pub(super) fn look(&mut self, topic: &str) -> Result<TopicMetadata, TopicsError> {
         let metadata = self.metadata_of(Some(topic))?;
         self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
-        // A broker without the admin API answers at once; the search for a controller would not
-        // end.
+        // A broker without the admin API answers this; a search for a controller would not end.
         self.of_broker("")?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let Some(found) = found else {
@@ -164,7 +153,7 @@ impl Inquiry {
         }))
     }
 
-    /// A topic's partitions, from brokers with or without the admin API; `None`: it does not exist.
+    /// Works without the admin API; `None`: the topic does not exist.
     pub(super) fn partitions(&self, topic: &str) -> Result<Option<Vec<i32>>, TopicsError> {
         let metadata = self.metadata_of(Some(topic))?;
         let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
@@ -180,7 +169,6 @@ impl Inquiry {
         }
     }
 
-    /// The first kept offset, and the end for this kind of reader.
     pub(super) fn watermarks(
         &mut self,
         topic: &str,
@@ -206,9 +194,8 @@ impl Inquiry {
         Ok((first, end))
     }
 
-    /// The login's rights to topics, if the brokers report them.
     pub(super) fn rights(&self, topics: &[&str]) -> BTreeMap<String, TopicRights> {
-        // Brokers without this request leave the rights unknown.
+        // Brokers may lack this request.
         topic_rights(self.admin.inner(), topics, PATIENCE).unwrap_or_default()
     }
 
@@ -218,7 +205,6 @@ impl Inquiry {
         Ok(sound.map(|found| found.name().to_owned()).collect())
     }
 
-    /// Queries a topic that was just created.
     pub(super) fn look_again(&mut self, topic: &str) -> Result<TopicMetadata, TopicsError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -250,7 +236,7 @@ impl Inquiry {
         }
     }
 
-    /// Effective settings; `None` if not visible or never reported.
+    /// `None` if not visible.
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<TopicSettings>, TopicsError> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let answer = wait(self.admin.describe_configs([of], &options));
@@ -267,7 +253,6 @@ impl Inquiry {
     }
 }
 
-/// A consumer without assigned partitions.
 fn open_quietly(
     config: &ClientConfig,
     tokens: Option<TokenKeeper>,
@@ -287,7 +272,6 @@ pub(super) fn open_admin(
     Ok(admin)
 }
 
-/// True if a broker may answer differently soon, for example about a new topic.
 const fn passes(code: Code) -> bool {
     matches!(
         code,
@@ -304,7 +288,6 @@ const fn passes(code: Code) -> bool {
     )
 }
 
-/// The error without an answer, with the outage's reason if known.
 fn unanswered(error: &KafkaError, reason: Option<String>) -> TopicsError {
     match (of_client(error), reason) {
         (TopicsError::Client(words), Some(reason)) => {
@@ -314,7 +297,7 @@ fn unanswered(error: &KafkaError, reason: Option<String>) -> TopicsError {
     }
 }
 
-/// Waits for an answer of the admin API, which the library's thread delivers.
+/// Blocks for an answer, which the library's thread delivers.
 pub(super) fn wait<T>(answer: impl Future<Output = T>) -> T {
     struct Sleeper(Thread);
     impl Wake for Sleeper {

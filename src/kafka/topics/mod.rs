@@ -1,11 +1,7 @@
 //! Looks up topics, checks their settings, and creates those that Postrider may create.
 //!
-//! Input: a [`KafkaSpec`] and names. Output: [`TopicFinding`]s about topics that may lose or refuse
-//! records; contents of topics ([`TopicBounds`]); for [`KafkaSpec::topics`], which missing topics
-//! exist now and which were deleted; created topics (the demo's, `setup`'s, the progress topic, and
-//! those for rows if `route.missing_topic` permits), or a [`TopicsError`] with a hint. Invariant:
-//! an existing topic is never changed. Brokers without the admin API, for example the embedded one,
-//! cannot be queried: their topics are neither checked nor created.
+//! Invariant: an existing topic is never changed. Topics of brokers without the admin API, for
+//! example the embedded one, are neither checked nor created.
 
 mod bounds;
 mod check_settings;
@@ -36,14 +32,14 @@ pub use cluster::{AdvertisedBroker, ClusterFacts, cluster_facts};
 pub use create::{MadeTopics, WantedTopic, make_topics};
 pub use states::{LaggingPartition, TopicState, topic_states};
 
-/// Time after which a controller counts as unreachable.
+/// A controller counts as unreachable after this time.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Time within which a refused login is reported.
 const ENTRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Settings of the progress topic. Only a key's newest record counts, so old ones should be removed
-/// soon: a start reads the rest. Only the first setting is indispensable.
+/// Only a key's newest record counts: a start reads the rest. Only the first setting is
+/// indispensable.
 const PROGRESS_SETTINGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact"),
     ("segment.bytes", "16777216"),
@@ -51,57 +47,44 @@ const PROGRESS_SETTINGS: [(&str, &str); 4] = [
     ("min.cleanable.dirty.ratio", "0.1"),
 ];
 
-/// Why topics could not be checked or created, or must not be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicsError {
-    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The brokers refuse the login.
     #[error(transparent)]
     NoEntry(SinkError),
-    /// The brokers cannot be queried.
     #[error("cannot describe topics: {0}")]
     Client(String),
-    /// The brokers do not support the request.
     #[error("these brokers have no admin API")]
     Unsupported,
-    /// The permission is missing.
     #[error("not authorised to use topic `{topic}`")]
     Unauthorised {
-        /// The topic.
+        /// Topic of the request.
         topic: String,
     },
-    /// The topic is missing, and the relay may not create it.
+    /// The relay may not create the missing topic.
     #[error("not authorised to create topic `{topic}`, which is missing")]
     Uncreated {
-        /// The topic.
         topic: String,
-        /// The command that creates it.
+        /// Command that creates it.
         help: String,
     },
-    /// The brokers refuse the request.
     #[error("topic `{topic}` cannot be created: {reason}")]
     Refused {
-        /// The topic.
         topic: String,
-        /// The brokers' reason.
         reason: String,
-        /// The remedy.
+        /// Remedy.
         help: String,
     },
-    /// The topic cannot serve its purpose.
     #[error("{0}")]
     Unfit(TopicFinding),
 }
 
 impl TopicsError {
-    /// True if a retry may help without intervention.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Client(_))
     }
 
-    /// True if a permission is missing.
     pub const fn is_permission(&self) -> bool {
         matches!(
             self,
@@ -111,7 +94,7 @@ impl TopicsError {
         )
     }
 
-    /// True if the brokers refused the login, or no secret was available.
+    /// True if the login was refused, or no secret was available.
     pub const fn is_login_refused(&self) -> bool {
         match self {
             Self::NoEntry(SinkError::Authentication(_)) => true,
@@ -120,7 +103,6 @@ impl TopicsError {
         }
     }
 
-    /// True if the brokers refused the login, or do not authorise the relay.
     pub const fn is_refused_at_connect(&self) -> bool {
         match self {
             Self::NoEntry(error) => error.is_refused_at_connect(),
@@ -131,7 +113,6 @@ impl TopicsError {
         }
     }
 
-    /// What the user can do.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Settings(error) => error.hint(),
@@ -154,8 +135,8 @@ impl TopicsError {
     }
 }
 
-/// Checks topics, with the worst findings first. A missing topic that rows choose is not a finding:
-/// the delivery reports it, and resumes once the topic exists.
+/// The worst findings are first. A missing topic for rows is not a finding: the delivery reports
+/// it.
 pub fn survey(
     kafka: &KafkaSpec,
     topics: &[(String, Purpose)],
@@ -180,7 +161,7 @@ pub fn survey(
     Ok(findings)
 }
 
-/// Number of a topic's partitions; `None`: it does not exist.
+/// `None`: the topic does not exist.
 pub(super) fn partition_count(
     kafka: &KafkaSpec,
     topic: &str,
@@ -188,7 +169,6 @@ pub(super) fn partition_count(
     Ok(Inquiry::open(kafka)?.partitions(topic)?.map(|numbers| numbers.len()))
 }
 
-/// True if a topic exists, or may exist but is hidden.
 pub(super) fn is_hidden_or_there(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> {
     Ok(match Inquiry::open(kafka)?.partitions(topic) {
         Err(TopicsError::Unauthorised { .. }) => true,
@@ -196,8 +176,8 @@ pub(super) fn is_hidden_or_there(kafka: &KafkaSpec, topic: &str) -> Result<bool,
     })
 }
 
-/// True if a topic does not exist, even if the brokers would create it for a record, because a
-/// mistyped name must not become a topic.
+/// True if a topic does not exist, even if the brokers would create it: a mistyped name must not
+/// become a topic.
 pub fn lacks_topic(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> {
     match Inquiry::open(kafka)?.partitions(topic) {
         Err(TopicsError::Unauthorised { .. }) => Ok(false),
@@ -205,13 +185,11 @@ pub fn lacks_topic(kafka: &KafkaSpec, topic: &str) -> Result<bool, TopicsError> 
     }
 }
 
-/// Every topic that the brokers show.
 pub fn topic_names(kafka: &KafkaSpec) -> Result<BTreeSet<String>, TopicsError> {
     Inquiry::open(kafka)?.all()
 }
 
-/// Queries topics' settings, and stores possible causes of refusals in the book. A missing or
-/// hidden topic has none.
+/// Stores possible causes of refusals in the book.
 pub fn learn_topic_settings(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     for topic in topics {
@@ -232,8 +210,8 @@ fn is_compacted(facts: &TopicFacts) -> bool {
     facts.setting("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
 }
 
-/// Creates a missing progress topic, and checks an existing one. An unusable topic is an error;
-/// other findings are returned. Does nothing without an admin API.
+/// Creates a missing progress topic. Only an unusable topic is an error. Does nothing without an
+/// admin API.
 pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, TopicsError> {
     let topic = kafka.progress_topic.as_str();
     let mut inquiry = Inquiry::open(kafka)?;
@@ -267,8 +245,8 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, Top
     }
 }
 
-/// Creates a progress topic. If the brokers refuse its settings, requests only compaction, because
-/// Amazon MSK Serverless does not support `segment.bytes` (its documentation).
+/// If the brokers refuse the settings, requests only compaction: Amazon MSK Serverless lacks
+/// `segment.bytes` (its documentation).
 fn create_progress(
     client: &AdminClient<DefaultClientContext>,
     topic: &str,
@@ -309,14 +287,12 @@ pub(super) fn create_one(
     wait(create(&client, &[topic]))
 }
 
-/// Checks whether unavailable topics exist by now, and reports to [`KafkaSpec::topics`]. May block
-/// for seconds.
+/// Reports unavailable topics that exist by now. May block for seconds.
 pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
     let names = kafka.topics.names();
     if names.is_empty() {
         return Ok(());
     }
-    // One request for all of them.
     let there = Inquiry::open(kafka)?.all()?;
     for name in names.iter().filter(|name| there.contains(*name)) {
         kafka.topics.seen(name);
@@ -324,11 +300,10 @@ pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
     Ok(())
 }
 
-/// Checks whether topics with records in flight still exist, and reports deleted ones to
-/// [`KafkaSpec::topics`]. May block for seconds.
+/// Reports deleted topics. May block for seconds.
 ///
-/// A deleted topic may leave its records without answers: in a Kafka transaction the library
-/// retries until `transaction.timeout.ms` is over (seen with Kafka 4.3 in 5 of 20 relays).
+/// In a transaction the library retries records of a deleted topic until `transaction.timeout.ms`
+/// (seen with Kafka 4.3 in 5 of 20 relays).
 pub fn look_for_gone(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let there = Inquiry::open(kafka)?.all()?;
     for topic in topics.iter().filter(|topic| !there.contains(*topic)) {
@@ -337,14 +312,13 @@ pub fn look_for_gone(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsE
     Ok(())
 }
 
-/// Creates the missing ones of `names`, with the brokers' default replication.
+/// Uses the brokers' default replication.
 pub async fn create_missing(
     kafka: &KafkaSpec,
     names: &[String],
     partitions: i32,
 ) -> Result<(), TopicsError> {
     let client = open_admin(kafka)?;
-    // -1: the brokers' default.
     let replicated = || TopicReplication::Fixed(-1);
     let wanted: Vec<_> =
         names.iter().map(|name| NewTopic::new(name, partitions, replicated())).collect();
@@ -378,7 +352,6 @@ async fn create(
     Ok(())
 }
 
-/// True if the error concerns the brokers' state, not the request.
 const fn may_pass(code: Code) -> bool {
     matches!(
         code,
@@ -390,7 +363,6 @@ const fn may_pass(code: Code) -> bool {
     )
 }
 
-/// The remedy if brokers refuse to create a topic.
 fn after_refusal(code: Code) -> &'static str {
     match code {
         Code::InvalidReplicationFactor => {
@@ -409,7 +381,6 @@ fn after_refusal(code: Code) -> &'static str {
     }
 }
 
-/// The command for a user with the permission.
 fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
     let mut options = String::new();
     // The brokers choose a value of -1.
@@ -430,7 +401,7 @@ fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
     )
 }
 
-/// Replaces the error with a refused login, if a producer reports one.
+/// Prefers a refused login that a producer reports.
 fn why(kafka: &KafkaSpec, error: TopicsError) -> TopicsError {
     let Ok(mut producer) = Producer::open(kafka) else { return error };
     let (deadline, mut none) = (Instant::now() + ENTRY_LIMIT, Vec::new());

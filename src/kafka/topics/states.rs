@@ -1,8 +1,5 @@
-//! Reads the present state of topics for `postrider doctor`: visibility, rights, and partitions
-//! with missing or lagging replicas.
-//!
-//! Input: a [`KafkaSpec`] and names. Output: a [`TopicState`] for each existing or hidden topic.
-//! Invariant: queries create no topic, and nothing is written.
+//! Reads the state of topics for `postrider doctor`: visibility, rights, and lagging replicas.
+//! Queries create no topic.
 
 use postrider_librdkafka::TopicRights;
 use rdkafka::metadata::MetadataTopic;
@@ -11,35 +8,27 @@ use super::TopicsError;
 use super::metadata::{Inquiry, TopicMetadata};
 use crate::settings::KafkaSpec;
 
-/// State of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicState {
-    /// Its name.
     pub name: String,
-    /// True if the brokers do not show it, whether it exists or not.
+    /// True if the brokers do not show the topic; it may exist.
     pub is_hidden: bool,
-    /// The login's rights, if the brokers report them.
     pub rights: Option<TopicRights>,
-    /// `min.insync.replicas`, if visible.
     pub min_in_sync: Option<usize>,
-    /// Partitions with out-of-sync replicas.
     pub lagging: Vec<LaggingPartition>,
 }
 
-/// A partition with fewer in-sync replicas than replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaggingPartition {
-    /// Its number.
     pub id: i32,
-    /// Number of replicas with all records.
+    /// Replicas with all records.
     pub in_sync: usize,
-    /// Number of configured replicas.
     pub replicas: usize,
     /// Brokers with an out-of-sync replica.
     pub behind: Vec<i32>,
 }
 
-/// Reads the states. May block for seconds.
+/// May block for seconds.
 pub fn topic_states(kafka: &KafkaSpec, topics: &[String]) -> Result<Vec<TopicState>, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut states = Vec::new();
