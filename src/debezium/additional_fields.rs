@@ -1,21 +1,16 @@
-//! Parses `table.fields.additional.placement`: the outbox columns that become headers, envelope
-//! fields, or the partition.
-//!
-//! Input: the option's text. Output: a `Placement`, or the reason why the text is invalid. The text
-//! is split as `EventRouterConfigDefinition` does: at commas, then at colons, without trailing
-//! empty parts. Debezium accepts an unknown placement and fails on the first row; this module
-//! refuses it.
+//! Parses `table.fields.additional.placement` as `EventRouterConfigDefinition` does: outbox columns
+//! that become headers, envelope fields, or the partition. Debezium accepts an unknown placement
+//! and fails on the first row; this module refuses it.
 
-/// Targets of the columns. Each entry is `column` or `column:name`.
+/// Entries are `column` or `column:name`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) headers: Vec<String>,
     pub(super) envelope: Vec<String>,
-    /// The last partition column, because Debezium supports only one.
+    /// The last one, because Debezium supports only one.
     pub(super) partition: Option<String>,
 }
 
-/// Reason why a text is invalid, and the fix.
 pub(super) struct Misplaced {
     pub(super) reason: String,
     pub(super) help: &'static str,

@@ -1,10 +1,5 @@
-//! The chain of single message transformations. Finds the outbox router and the decoder of logical
-//! messages, and evaluates the predicates that restrict them.
-//!
-//! Input: `transforms`, the types of its members, their predicates. Output: a `Chain` with the
-//! prefixes of both; `source.tables` without the tables whose rows the predicate keeps from the
-//! router. Invariant: an unknown transformation or predicate is refused, because its effect on
-//! records is unknown.
+//! Finds the outbox router and the decoder of logical messages in the chain of single message
+//! transformations. An unknown transformation or predicate is refused.
 
 use super::draft::{Draft, Taken, list};
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE, simple_class};
@@ -12,15 +7,13 @@ use super::options_file::Flavour;
 use postrider_core::outbox::TableName;
 use postrider_core::route::Matcher;
 
-/// Prefixes of the options of the two transformations.
 #[derive(Default)]
 pub(super) struct Chain {
-    /// `transforms.outbox.`; `None` if it was already refused.
+    /// `None` if it was already refused.
     pub(super) router: Option<String>,
-    /// Prefix of the decoder, if there is one.
     pub(super) decoder: Option<String>,
-    /// Transformations, with their classes, that unwrap change events before the router sees them.
-    /// They are fatal, unless a predicate keeps the outbox's rows from them.
+    /// Transformations, with their classes, that unwrap change events before the router. A
+    /// predicate must keep the outbox's rows from them.
     unwraps: Vec<(String, Taken)>,
 }
 
@@ -30,7 +23,6 @@ const UNWRAP: &str = "ExtractNewRecordState";
 const ADD_ROUTER: &str = "Postrider routes as `io.debezium.transforms.outbox.EventRouter` does: set \
                           `transforms` to outbox and `transforms.outbox.type` to that";
 
-/// Finds the router and the decoder, and refuses all other transformations.
 pub(super) fn find(draft: &mut Draft) -> Chain {
     let mut chain = Chain::default();
     if draft.flavour == Flavour::Router {
@@ -132,9 +124,7 @@ fn advice(short: &str) -> &'static str {
     }
 }
 
-/// Translates an `ExtractNewRecordState` after the router. The router's output is not a change
-/// event, so it passes unchanged, whatever the predicate says, unless something must be added to
-/// it.
+/// The router's output is not a change event, so it passes unchanged unless something is added.
 fn unwrapped_behind(draft: &mut Draft, prefix: &str, class: Taken) {
     const UNCHANGED: &str = "what the router emits is no change event, and passes unchanged";
     let of =
@@ -164,7 +154,7 @@ fn unwrapped_behind(draft: &mut Draft, prefix: &str, class: Taken) {
     }
 }
 
-/// Translates an `ExtractNewRecordState` before the router, which needs the whole change event.
+/// The router needs the whole change event.
 fn unwrapped_before(draft: &mut Draft, unwraps: Vec<(String, Taken)>, topics: &[String]) {
     for (prefix, class) in unwraps {
         let predicate = draft.peek(&format!("{prefix}predicate")).unwrap_or("").to_owned();
@@ -199,7 +189,6 @@ fn unwrapped_before(draft: &mut Draft, unwraps: Vec<(String, Taken)>, topics: &[
     }
 }
 
-/// Translates the predicates, after the tables are known.
 pub(super) fn predicates(draft: &mut Draft, chain: &mut Chain, tables: &[TableName]) {
     let topic_prefix = draft.peek("topic.prefix").unwrap_or("debezium").to_owned();
     let topic = |table: &TableName| format!("{topic_prefix}.{}.{}", table.schema, table.name);
@@ -218,7 +207,6 @@ pub(super) fn predicates(draft: &mut Draft, chain: &mut Chain, tables: &[TableNa
     }
 }
 
-/// Removes the tables whose rows the router does not see.
 fn restrict(draft: &mut Draft, tables: &[TableName], verdicts: &[bool]) {
     let of = |wanted: bool| -> Vec<String> {
         let tables = tables.iter().zip(verdicts).filter(|(_, routed)| **routed == wanted);
@@ -234,8 +222,7 @@ fn restrict(draft: &mut Draft, tables: &[TableName], verdicts: &[bool]) {
     }
 }
 
-/// Translates a transformation's predicate. Returns per topic whether the predicate holds. Refuses
-/// a predicate that is unknown or holds nowhere.
+/// Result per topic. Refuses a predicate that is unknown or holds nowhere.
 fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
     let negate = draft.take(&format!("{prefix}negate"));
     let negated = negate.as_ref().is_some_and(|negate| negate.text().eq_ignore_ascii_case("true"));
@@ -261,7 +248,7 @@ fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
     verdicts
 }
 
-/// Returns per topic whether the predicate holds for its records; `None` if this is unknown.
+/// Result per topic; `None` if unknown.
 fn holds(draft: &Draft, predicate: &str, negated: bool, topics: &[String]) -> Option<Vec<bool>> {
     let part = |name: &str| draft.peek(&format!("predicates.{predicate}.{name}"));
     match (part("type").map_or("", simple_class), negated) {
@@ -270,7 +257,7 @@ fn holds(draft: &Draft, predicate: &str, negated: bool, topics: &[String]) -> Op
             let one = |topic: &String| Some(matcher.matches(topic).ok()? != negated);
             topics.iter().map(one).collect()
         }
-        // No tombstones exist before the router, and it would not use them.
+        // No tombstones exist before the router.
         ("RecordIsTombstone", true) => Some(vec![true; topics.len()]),
         _ => None,
     }

@@ -1,8 +1,5 @@
-//! Checks the imported configuration with the configuration's own checks, so that the relay will
-//! accept the file.
-//!
-//! Input: the draft, rendered as TOML, and the settings that must come from elsewhere. Output:
-//! refusals of the options whose settings are invalid.
+//! Checks the imported settings with the configuration's own checks. Options with invalid settings
+//! are refused.
 
 use std::path::PathBuf;
 
@@ -10,7 +7,7 @@ use super::document;
 use super::draft::Draft;
 use postrider_config::{ConfigError, FileChoice, Inputs, Mistake, MistakeKind, env_name, load};
 
-/// Environment of the check: independent of this machine, without files.
+/// Makes the check independent of this machine.
 const NOWHERE: [(&str, &str); 4] = [
     ("PGUSER", "nobody"),
     ("PGPASSWORD", "nobody"),
@@ -18,7 +15,6 @@ const NOWHERE: [(&str, &str); 4] = [
     ("PGSYSCONFDIR", "/dev/null"),
 ];
 
-/// Loads the text as the relay loads a file, without any other file.
 pub(super) fn loads(draft: &mut Draft) {
     let mut variables = NOWHERE.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let elsewhere = draft.elsewhere().iter();

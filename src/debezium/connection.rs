@@ -1,20 +1,15 @@
-//! Translates the connection options `database.*` to `source.url`.
+//! Translates the connection options `database.*` to one URL, `source.url`.
 //!
-//! Input: the connector's connection options, including options for pgjdbc. Output: one URL, and
-//! the URL without its password for printing; refusals of a key's passphrase and of Java classes
-//! that decide about trust. Invariant: parts that the file omits or leaves to a placeholder are
-//! omitted from the URL, so that libpq's `PG*` variables and files can provide them. Every part is
-//! percent-encoded.
+//! Invariant: parts that the file omits or leaves to a placeholder are omitted, so that libpq's
+//! `PG*` variables and files provide them.
 
 use std::fmt::Write as _;
 
 use super::draft::{Draft, Taken, text};
 
-/// The URL contains the password as the file does.
 const PASSWORD_HELP: &str = "it is stored unencrypted in source.url, as in this file: remove it there and \
                              set PGPASSWORD, or set POSTRIDER_SOURCE__URL_FILE";
 
-/// Translates all connection options in `database.*`.
 pub(super) fn map(draft: &mut Draft) {
     let mut url = Url::default();
     let mut used: Vec<Taken> = Vec::new();
@@ -61,17 +56,14 @@ enum UrlPart {
     Password,
     Database,
     SslMode,
-    /// Private key of the client, for which pgjdbc and libpq need different formats.
+    /// pgjdbc and libpq need different formats.
     Key,
     /// Required kind of server, in pgjdbc's words.
     Target,
-    /// Whether idle connections are probed.
     KeepAlive,
-    /// Query parameter with this name.
     Query(&'static str),
 }
 
-/// Options with their parts of the URL and their libpq variables.
 const PARTS: [(&str, UrlPart, &str); 13] = [
     ("database.hostname", UrlPart::Hosts, "PGHOST"),
     ("database.port", UrlPart::Port, "PGPORT"),
@@ -139,7 +131,6 @@ fn refuse_what_weakens(draft: &mut Draft) {
     }
 }
 
-/// Parts of a connection URL, not encoded.
 #[derive(Default)]
 struct Url {
     hosts: Option<String>,
@@ -184,7 +175,7 @@ impl Url {
     }
 }
 
-/// Parses a host in pgjdbc's form, which may contain a port.
+/// pgjdbc's form, which may contain a port.
 fn host_and_port(host: &str, port: Option<&str>) -> String {
     let plain = host.trim_start_matches('[').trim_end_matches(']');
     if plain.parse::<std::net::Ipv6Addr>().is_ok() {
@@ -199,7 +190,7 @@ fn host_and_port(host: &str, port: Option<&str>) -> String {
     }
 }
 
-/// Percent-encodes all characters except RFC 3986's unreserved ones.
+/// Keeps RFC 3986's unreserved characters.
 fn encoded(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {

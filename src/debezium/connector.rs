@@ -1,11 +1,7 @@
-//! Translates the connector's own options: slot, publication, tables and logical messages. Also
-//! translates options that a table of names does not cover (`snapshot.mode`, `skipped.operations`,
-//! `topic.prefix`, custom converters).
+//! Translates the connector's own options: slot, publication, tables and logical messages.
 //!
-//! Input: options of Debezium's PostgreSQL connector. Output: `[source]`, `[messages]`, and
-//! findings for the report. Invariant: slot and publication remain Debezium's, so that rows which
-//! Debezium had not delivered are delivered by the relay. A pattern for tables or prefixes that
-//! cannot be translated is refused.
+//! Invariant: slot and publication remain Debezium's, so that the relay delivers rows which
+//! Debezium had not delivered. A pattern that cannot be translated is refused.
 
 use super::chain::Chain;
 use super::draft::{Draft, Taken, list, text};
@@ -15,7 +11,6 @@ use postrider_core::outbox::TableName;
 
 const CLASS: &str = "io.debezium.connector.postgresql.PostgresConnector";
 
-/// Translates the source of the rows, and returns the tables.
 pub(super) fn source(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
     if let Some(class) = draft.take("connector.class") {
         if class.text() == CLASS || class.text() == "PostgresConnector" {
@@ -63,7 +58,7 @@ fn name(draft: &mut Draft, option: &str, setting: &str, default: &str) {
     }
 }
 
-/// Refuses a placeholder for a value that decides where rows go.
+/// A placeholder may decide where rows go.
 pub(super) fn refuse_placeholder(draft: &mut Draft, taken: Taken) {
     let help = "write the value itself into a copy of the file";
     draft.refuse(taken, "is a placeholder, which is not resolved", help);
@@ -132,7 +127,7 @@ fn tables(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
     vec![table]
 }
 
-/// Removes the tables that Debezium itself writes or reads, for signals and for heartbeats.
+/// Removes Debezium's own tables, for signals and for heartbeats.
 fn technical(draft: &Draft, names: &mut Vec<TableName>) -> Vec<String> {
     let signals = draft.peek("signal.data.collection").unwrap_or("");
     let heartbeat = draft.peek("heartbeat.action.query").unwrap_or("");
@@ -144,7 +139,7 @@ fn technical(draft: &Draft, names: &mut Vec<TableName>) -> Vec<String> {
         let name = format!("{}.{}", table.schema, table.name);
         signals == name || signals.ends_with(&format!(".{name}")) || is_in(heartbeat, &name)
     };
-    // A file with a single table means to read that table.
+    // A file with a single table means that table.
     if names.iter().all(is_technical) {
         return Vec::new();
     }
@@ -154,7 +149,7 @@ fn technical(draft: &Draft, names: &mut Vec<TableName>) -> Vec<String> {
     others.iter().map(ToString::to_string).collect()
 }
 
-/// Returns the table that a pattern matches, if it matches exactly one.
+/// `None` unless the pattern matches exactly one table.
 fn plain_table(pattern: &str) -> Option<TableName> {
     match plain(pattern)?.as_slice() {
         [schema, name] => Some(TableName::new(schema, name)),
@@ -162,7 +157,7 @@ fn plain_table(pattern: &str) -> Option<TableName> {
     }
 }
 
-/// Splits a regular expression that is a plain name at its dots, escaped or not.
+/// Splits a plain name at its dots, escaped or not.
 fn plain(pattern: &str) -> Option<Vec<String>> {
     let pattern = pattern.strip_prefix('^').unwrap_or(pattern);
     let pattern = pattern.strip_suffix('$').unwrap_or(pattern);
@@ -182,7 +177,6 @@ fn plain(pattern: &str) -> Option<Vec<String>> {
     parts.iter().all(|part| !part.is_empty()).then_some(parts)
 }
 
-/// Translates logical messages.
 pub(super) fn messages(draft: &mut Draft, chain: &Chain) {
     let include = draft.take_said("message.prefix.include.list");
     let exclude = draft.take_said("message.prefix.exclude.list");
@@ -227,7 +221,6 @@ pub(super) fn messages(draft: &mut Draft, chain: &Chain) {
     }
 }
 
-/// Translates a name, or a name before `.*`, to a glob.
 pub(super) fn glob(pattern: &str) -> Option<String> {
     if pattern == ".*" {
         return Some("*".to_owned());
@@ -236,7 +229,7 @@ pub(super) fn glob(pattern: &str) -> Option<String> {
         Some(name) => (name, "*"),
         None => (pattern, ""),
     };
-    // Text between escaped dots may end in an escaped dot, as in `shop\..*`.
+    // An escaped dot may precede, as in `shop\..*`.
     let (name, dot) = match name.strip_suffix("\\.") {
         Some(name) => (name, "."),
         None => (name, ""),
@@ -244,7 +237,6 @@ pub(super) fn glob(pattern: &str) -> Option<String> {
     Some(format!("{}{dot}{star}", plain(name)?.join(".")))
 }
 
-/// Translates the remaining options that a table of names does not cover.
 pub(super) fn rest(draft: &mut Draft) {
     if let Some(taken) = draft.take("topic.prefix") {
         if draft.setting("format.value") == Some("\"json_schema\"") {
@@ -272,7 +264,7 @@ pub(super) fn rest(draft: &mut Draft) {
     snapshot(draft);
 }
 
-/// Refuses custom converters, because they change column values before the router sees them.
+/// Custom converters change column values before the router sees them.
 fn converters(draft: &mut Draft, taken: Taken) {
     let names: Vec<String> = taken.text().split(',').map(|name| name.trim().to_owned()).collect();
     for name in names.into_iter().filter(|name| !name.is_empty()) {

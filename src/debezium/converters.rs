@@ -1,28 +1,20 @@
-//! Translates converters to the formats of `[format]`.
-//!
-//! Input: `key.converter`, `value.converter`, `header.converter` and their options, also with
-//! Debezium Server's names; `binary.handling.mode`. Output: `format.key`, `format.value`,
-//! `format.columns`, `format.bytea`. Invariant: if a connector's file does not name a converter of
-//! keys or values, the report names the assumed one. A converter that Postrider does not support,
-//! such as Avro, is refused.
+//! Translates converters to the formats of `[format]`. The report names an assumed converter. An
+//! unsupported one, such as Avro, is refused.
 
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, text};
 use super::names::simple_class;
 use super::options_file::Flavour;
 
-/// Encoding of keys and values that are bytes. One setting covers both.
+/// Encoding of binary keys and values. The setting covers both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bytes {
-    /// The format allows only one encoding.
     Any,
     /// Base64 within JSON.
     Encoded,
-    /// Raw bytes, although the rest is JSON.
     Raw,
 }
 
-/// Formats that one converter translates to.
 #[derive(Clone, Copy)]
 struct ConverterFormat {
     word: &'static str,
@@ -32,12 +24,10 @@ struct ConverterFormat {
 const RAW: ConverterFormat = ConverterFormat { word: "raw", bytes: Bytes::Any };
 const STRING: ConverterFormat = ConverterFormat { word: "string", bytes: Bytes::Any };
 
-/// Options of Kafka's own converters. Other options go to custom converters and may contain
-/// secrets.
+/// Options of Kafka's converters. Others may contain secrets.
 const KNOWN: [&str; 5] =
     ["schemas.enable", "schemas.cache.size", "decimal.format", "encoding", "converter.type"];
 
-/// Translates all converters.
 pub(super) fn map(draft: &mut Draft) {
     let key = side(draft, "key");
     let value = side(draft, "value");
@@ -64,12 +54,11 @@ pub(super) fn map(draft: &mut Draft) {
     }
 }
 
-/// Translates the converter of keys or values, and sets its format.
 fn side(draft: &mut Draft, side: &str) -> ConverterFormat {
     let option = format!("{side}.converter");
     let setting = format!("format.{side}");
     let word = draft.take(&option);
-    // Debezium Server's words stand for classes, which may also be named directly.
+    // Debezium Server's words stand for classes, which may also be named.
     let class = draft.take(&format!("{option}.class"));
     let (taken, other) = if class.is_some() { (class, word) } else { (word, None) };
     let (form, options, comment) = if let Some(taken) = &taken {
@@ -105,8 +94,7 @@ fn refuse(draft: &mut Draft, taken: Taken, help: &str) {
     }
 }
 
-/// Returns the default of a missing converter: Debezium Server's default, or the Connect worker's
-/// choice.
+/// Default: Debezium Server's, or the Connect worker's.
 fn absent(draft: &mut Draft, side: &str) -> (ConverterFormat, &'static str) {
     let option = format!("{side}.converter");
     if draft.flavour == Flavour::Server {
@@ -132,7 +120,7 @@ const fn json(schemas: bool) -> ConverterFormat {
     ConverterFormat { word: if schemas { "json_schema" } else { "json" }, bytes: Bytes::Encoded }
 }
 
-/// Returns the format of a converter's class and the options that decided it, or the fix.
+/// Format and the options that decided it, or the fix.
 fn form(
     draft: &mut Draft,
     side: &str,
@@ -189,7 +177,7 @@ fn json_form(draft: &mut Draft, prefix: &str) -> (ConverterFormat, Vec<Taken>) {
     (json(enabled), own.into_iter().collect())
 }
 
-/// Reports the header converter. Headers are plain text, as SimpleHeaderConverter writes them.
+/// Headers are plain text, as SimpleHeaderConverter writes them.
 fn header(draft: &mut Draft) {
     let note = "headers are sent as plain text; JsonConverter puts quotes, or a schema, around it";
     let help = "a consumer that parses headers as JSON has to take them as they are";

@@ -1,8 +1,5 @@
-//! Writes the imported settings as commented TOML, in the order of the option table.
-//!
-//! Input: the draft. Output: the file with its passwords, or a printable version with comments that
-//! name a variable for each secret. Invariant: comments are valid TOML, whatever names the file's
-//! options have.
+//! Writes the imported settings as commented TOML, in the order of the option table. Comments are
+//! valid TOML, whatever names the options have.
 
 use std::fmt::Write as _;
 
@@ -15,23 +12,20 @@ const HEAD: &str = "\
 # Each setting says which option it was; `postrider config example` explains all there are.
 ";
 
-/// First lines of the text if options are left out.
 const INCOMPLETE: &str = "\
 #
 # INCOMPLETE: these options are not translated, and records may differ without them.
 ";
 
-/// Section whose setting names show whether a value is secret. The source's password is in its URL.
+/// Section whose setting names reveal secrets. The source's password is in its URL.
 const KAFKA: &str = "kafka.";
 
-/// Maximum width of a comment in columns, without `# `.
 const WIDTH: usize = 96;
 
 pub(super) fn render(draft: &Draft) -> String {
     write(draft, &|_, setting| Some(setting.value.clone()))
 }
 
-/// Writes all settings, with a comment instead of each secret setting.
 pub(super) fn render_without_secrets(draft: &Draft) -> String {
     write(draft, &|draft, setting| {
         let value = setting.without_secrets.as_ref().unwrap_or(&setting.value);
@@ -80,8 +74,7 @@ fn write(draft: &Draft, value: &dyn Fn(&Draft, &DraftSetting) -> Option<String>)
     out
 }
 
-/// Returns the position of the section, then of the setting in it. Properties come last, because
-/// TOML cannot return to [kafka].
+/// Properties are last, because TOML cannot return to [kafka].
 fn place(key: &str) -> (usize, usize) {
     let section = key.rsplit_once('.').map_or("", |(section, _)| section);
     let of = |found: Option<usize>| found.unwrap_or(OPTIONS.len());
@@ -94,7 +87,7 @@ fn place(key: &str) -> (usize, usize) {
     )
 }
 
-/// Splits a key. Names of properties contain dots, so they are quoted.
+/// Names of properties contain dots, so they are quoted.
 fn split(key: &str) -> (&str, String) {
     match key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.')) {
         Some(property) => (PROPERTIES, text(property)),
@@ -104,7 +97,6 @@ fn split(key: &str) -> (&str, String) {
     }
 }
 
-/// Returns the environment variable of a setting.
 fn variable(key: &str) -> String {
     match key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.')) {
         Some(name) => {
@@ -115,7 +107,7 @@ fn variable(key: &str) -> String {
     }
 }
 
-/// Removes control characters, which TOML comments must not contain.
+/// TOML comments must not contain control characters.
 fn plain(comment: &str) -> String {
     comment.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }

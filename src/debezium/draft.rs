@@ -1,63 +1,54 @@
 //! The import's working state: untranslated options, settings for the TOML, findings for the
 //! report.
 //!
-//! Input: an `OptionsFile`. The translating modules take options out of it, add settings, and
-//! report each option. Output: settings for `document`, the report. Invariant: a module that takes
-//! an option out reports it once, so that none is forgotten (`other_options::settle` handles the
-//! rest). The report masks the file's secrets. Also recognises placeholders such as
-//! `${env:PASSWORD}`, which are not resolved.
+//! Invariant: a module that takes an option out reports it once (`other_options::settle` handles
+//! the rest). The report masks the file's secrets.
 
 use super::options_file::{Entry, Flavour, GivenContent, OptionsFile};
 use super::{ImportOutcome, OptionFinding};
 use postrider_config::toml_text;
 use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
-/// Prefix of the producer's options, in every kind of file.
 pub(super) const PRODUCER: &str = "producer.override.";
 
-/// Maximum number of characters of a value in a report. A longer value is truncated.
 const SHOWN_CHARS: usize = 80;
 
-/// An option that was taken out of the draft.
 #[derive(Clone)]
 pub(super) struct Taken {
     order: usize,
     name: String,
     value: String,
-    /// Whether the option's meaning is known, so that its value is not secret unless name or value
-    /// say so.
+    /// True if the value is not secret unless name or value say so.
     is_known: bool,
 }
 
 impl Taken {
-    /// Marks the option's meaning as known.
     pub(super) fn known(self) -> Self {
         Self { is_known: true, ..self }
     }
 
-    /// Returns the value without surrounding blanks, which Kafka's parser drops too.
+    /// Kafka's parser drops surrounding blanks too.
     pub(super) fn text(&self) -> &str {
         self.value.trim()
     }
 
-    /// Returns the unchanged value, because passwords may begin or end in a blank.
+    /// Passwords may begin or end in a blank.
     pub(super) fn verbatim(&self) -> &str {
         &self.value
     }
 
-    /// Returns the name in the file.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether another program must fill in the value: `${env:PASSWORD}`, and in Debezium Server
+    /// True if another program must fill in the value: `${env:PASSWORD}`, and in Debezium Server
     /// `${PASSWORD}`.
     pub(super) fn is_placeholder(&self, flavour: Flavour) -> bool {
         is_placeholder(&self.value, flavour)
     }
 }
 
-/// See [`Taken::is_placeholder`]. A shell fills in names in capitals.
+/// A shell fills in names in capitals.
 pub(super) fn is_placeholder(value: &str, flavour: Flavour) -> bool {
     let capital = |char: char| char.is_ascii_uppercase() || char.is_ascii_digit() || char == '_';
     flavour == Flavour::Server && references(value).next().is_some()
@@ -65,31 +56,27 @@ pub(super) fn is_placeholder(value: &str, flavour: Flavour) -> bool {
         || references(value).any(|inside| !inside.is_empty() && inside.chars().all(capital))
 }
 
-/// Whether a value refers to one of Connect's providers: `${file:/path:key}`. Groups of a regular
-/// expression contain no colon.
+/// True for a reference to one of Connect's providers, such as `${file:/path:key}`. Groups of a
+/// regular expression contain no colon.
 pub(super) fn asks_provider(value: &str) -> bool {
     references(value).any(|inside| inside.contains(':'))
 }
 
-/// Returns the contents of each `${..}`.
 fn references(value: &str) -> impl Iterator<Item = &str> {
     let parts = value.split("${").skip(1);
     parts.filter_map(|rest| rest.split_once('}').map(|(inside, _)| inside))
 }
 
-/// One line of the TOML.
 pub(super) struct DraftSetting {
     /// `source.slot`, or `kafka.properties.NAME`.
     pub(super) key: String,
-    /// Value in TOML syntax.
+    /// TOML syntax.
     pub(super) value: String,
     /// Value without its password, if it contains one.
     pub(super) without_secrets: Option<String>,
-    /// Comment with the origin of the value and notes about it.
     pub(super) comment: String,
-    /// Whether the user must write the setting. The value is then an example in a comment.
+    /// The value is an example in a comment; the user must write the setting.
     pub(super) is_required: bool,
-    /// Indexes of the options behind the setting, for errors.
     options: Vec<usize>,
 }
 
@@ -100,9 +87,7 @@ pub(super) struct Draft {
     settings: Vec<DraftSetting>,
     findings: Vec<(usize, OptionFinding)>,
     assumed: usize,
-    /// Secrets of the file, which no text may repeat.
     secrets: Vec<String>,
-    /// Settings that must come from elsewhere, each with any valid value.
     elsewhere: Vec<(&'static str, &'static str)>,
 }
 
@@ -120,8 +105,8 @@ impl Draft {
         draft
     }
 
-    /// Reports `null` as not needed, because Connect treats it as absent, and refuses objects and
-    /// lists, which Connect does not have.
+    /// Reports `null` as not needed, because Connect treats it as absent. Refuses objects and
+    /// lists, which Connect lacks.
     fn settle_contents(&mut self) {
         let (texts, others) = std::mem::take(&mut self.entries)
             .into_iter()
@@ -138,21 +123,19 @@ impl Draft {
         }
     }
 
-    /// Takes out the option with that key, if it exists.
     pub(super) fn take(&mut self, key: &str) -> Option<Taken> {
         let mine = |(_, entry): &&(usize, Entry)| entry.key == key;
-        // If the file has an old and a current name, Debezium reads the current one.
+        // Debezium prefers the current name over an old one.
         let present = self.entries.iter().filter(mine).find(|(_, entry)| entry.name.ends_with(key));
         let order = present.or_else(|| self.entries.iter().find(mine))?.0;
         self.take_where(|_, at| at == order).pop().map(Taken::known)
     }
 
-    /// Takes out an option of the producer.
     pub(super) fn take_producers(&mut self, option: &str) -> Option<Taken> {
         self.take(&format!("{PRODUCER}{option}"))
     }
 
-    /// Works as [`Draft::take`], but settles an empty option, because an empty option sets nothing.
+    /// Settles an empty option, because it sets nothing.
     pub(super) fn take_said(&mut self, key: &str) -> Option<Taken> {
         let taken = self.take(key)?;
         if taken.text().is_empty() {
@@ -162,14 +145,12 @@ impl Draft {
         Some(taken)
     }
 
-    /// Takes out every option whose key has this prefix. Their meaning counts as unknown until
-    /// [`Taken::known`], so their values are not shown.
+    /// Takes out options with this prefix. Their values are not shown until [`Taken::known`].
     pub(super) fn take_all(&mut self, prefix: &str) -> Vec<Taken> {
         self.take_where(|key, _| key.starts_with(prefix))
     }
 
-    /// Takes out the remaining options, each with its key and whether an option with that key was
-    /// taken before.
+    /// Takes out the remaining options with their keys; true if that key was taken before.
     pub(super) fn take_rest(&mut self) -> Vec<(String, bool, Taken)> {
         let done = self.done.clone();
         let keys: Vec<String> = self.entries.iter().map(|(_, entry)| entry.key.clone()).collect();
@@ -195,7 +176,6 @@ impl Draft {
         all
     }
 
-    /// Returns the value of an option without taking it out.
     pub(super) fn peek(&self, key: &str) -> Option<&str> {
         self.entries.iter().find_map(|(_, entry)| match &entry.content {
             GivenContent::Text(text) if entry.key == key => Some(text.trim()),
@@ -203,12 +183,11 @@ impl Draft {
         })
     }
 
-    /// Adds a setting that does not come from a single option.
     pub(super) fn set(&mut self, key: &str, value: String, comment: impl Into<String>) {
         self.put(key, value, comment.into(), Vec::new());
     }
 
-    /// Adds a setting that comes from these options. Their findings are reported elsewhere.
+    /// The options' findings are reported elsewhere.
     pub(super) fn set_from(&mut self, key: &str, value: String, comment: &str, from: &[&Taken]) {
         let names: Vec<&str> = from.iter().map(|taken| taken.name()).collect();
         let separator = if names.is_empty() || comment.is_empty() { "" } else { ": " };
@@ -216,8 +195,6 @@ impl Draft {
         self.set_bound(key, value, comment, from);
     }
 
-    /// Adds a setting with this comment alone. Errors of the setting are reported for these
-    /// options.
     pub(super) fn set_bound(&mut self, key: &str, value: String, comment: String, to: &[&Taken]) {
         self.put(key, value, comment, to.iter().map(|taken| taken.order).collect());
     }
@@ -229,7 +206,6 @@ impl Draft {
         self.settings.push(setting);
     }
 
-    /// Adds a setting that the user must write, as a comment in the TOML.
     pub(super) fn require(&mut self, key: &str, comment: &str) {
         self.put(key, list(["host:9092"]), comment.to_owned(), Vec::new());
         if let Some(setting) = self.settings.last_mut() {
@@ -237,7 +213,7 @@ impl Draft {
         }
     }
 
-    /// Removes the settings of refused options. Returns whether there were any.
+    /// Returns true if settings of refused options were removed.
     pub(super) fn leave_out_refused(&mut self) -> bool {
         let refused =
             |(_, finding): &&(usize, OptionFinding)| finding.outcome == ImportOutcome::Refused;
@@ -252,25 +228,22 @@ impl Draft {
         self.settings.len() < before
     }
 
-    /// Returns the refused options with their reasons.
     pub(super) fn refused(&self) -> impl Iterator<Item = &OptionFinding> {
         let findings = self.findings.iter().map(|(_, finding)| finding);
         findings.filter(|finding| finding.outcome == ImportOutcome::Refused)
     }
 
-    /// Sets the printable value of a setting.
     pub(super) fn set_without_secrets(&mut self, key: &str, value: String) {
         if let Some(setting) = self.settings.iter_mut().find(|setting| setting.key == key) {
             setting.without_secrets = Some(value);
         }
     }
 
-    /// Marks a setting that the environment must provide. `any` is a valid value for it.
+    /// The environment must provide the setting. `any` is a valid value.
     pub(super) fn set_elsewhere(&mut self, key: &'static str, any: &'static str) {
         self.elsewhere.push((key, any));
     }
 
-    /// Returns the settings of [`Draft::set_elsewhere`].
     pub(super) fn elsewhere(&self) -> &[(&'static str, &'static str)] {
         &self.elsewhere
     }
@@ -279,38 +252,31 @@ impl Draft {
         &self.settings
     }
 
-    /// Returns the value of a setting in TOML syntax.
     pub(super) fn setting(&self, key: &str) -> Option<&str> {
         self.settings.iter().find(|setting| setting.key == key).map(|it| it.value.as_str())
     }
 
-    /// Adds a setting that comes from exactly this option.
     pub(super) fn map(&mut self, taken: Taken, key: &str, value: String) {
         self.set_from(key, value, "", &[&taken]);
         self.mapped(taken, key);
     }
 
-    /// Reports that the option became this setting.
     pub(super) fn mapped(&mut self, taken: Taken, setting: &str) {
         self.find(taken, ImportOutcome::Mapped, setting, None);
     }
 
-    /// Reports that the option became this setting, with a note.
     pub(super) fn mapped_with(&mut self, taken: Taken, setting: &str, help: &str) {
         self.find(taken, ImportOutcome::Mapped, setting, Some(help));
     }
 
-    /// Reports that the option's meaning has changed.
     pub(super) fn changed(&mut self, taken: Taken, note: &str, help: Option<&str>) {
         self.find(taken, ImportOutcome::Changed, note, help);
     }
 
-    /// Reports that the option is not needed.
     pub(super) fn not_needed(&mut self, taken: Taken, note: &str) {
         self.find(taken, ImportOutcome::NotNeeded, note, None);
     }
 
-    /// Reports that the option is impossible.
     pub(super) fn refuse(&mut self, taken: Taken, note: &str, help: &str) {
         self.find(taken, ImportOutcome::Refused, note, Some(help));
     }
@@ -326,8 +292,8 @@ impl Draft {
         self.findings.push((order, OptionFinding { option: name, value, outcome, note, help }));
     }
 
-    /// Reports an assumption about something that the file does not say. Does nothing for files
-    /// with the router's options alone, which leave almost everything open.
+    /// Reports an assumption. Does nothing for the router's options alone, which leave almost
+    /// everything open.
     pub(super) fn assume(&mut self, option: &str, note: &str, help: Option<&str>) {
         match self.flavour {
             Flavour::Router => {}
@@ -338,7 +304,7 @@ impl Draft {
         }
     }
 
-    /// Reports something that the file lacks and the import needs.
+    /// Refuses a file without an option that the import needs.
     pub(super) fn lack(&mut self, option: &str, note: &str, help: &str) {
         let section = if self.flavour == Flavour::Server { "debezium." } else { "" };
         self.add(&format!("{section}{option}"), ImportOutcome::Refused, note, Some(help));
@@ -358,7 +324,6 @@ impl Draft {
         self.assumed += 1;
     }
 
-    /// Changes a setting and the findings of its options, because they mean something else.
     pub(super) fn change_setting(&mut self, key: &str, value: String, note: &str, help: &str) {
         let Some(setting) = self.settings.iter_mut().find(|setting| setting.key == key) else {
             return;
@@ -372,7 +337,6 @@ impl Draft {
         }
     }
 
-    /// Refuses the options behind an impossible setting.
     pub(super) fn refuse_setting(&mut self, key: &str, note: &str, help: Option<&str>) {
         let made_of = self.settings.iter().find(|setting| setting.key == key);
         let options = made_of.map(|setting| setting.options.clone()).unwrap_or_default();
@@ -390,13 +354,12 @@ impl Draft {
         }
     }
 
-    /// Returns the findings in the order of the file.
     pub(super) fn into_report(mut self) -> Vec<OptionFinding> {
         self.findings.sort_by_key(|(order, _)| *order);
         let secrets = self.secrets;
         let without = |text: String| scrub(&text, &secrets);
         let public = |(_, finding): (usize, OptionFinding)| OptionFinding {
-            // An option that is missing in the file may be derived from another option's value.
+            // A missing option may be derived from another option's value.
             option: match finding.value {
                 Some(_) => finding.option,
                 None => without(finding.option),
@@ -408,13 +371,11 @@ impl Draft {
         self.findings.into_iter().map(public).collect()
     }
 
-    /// Removes the file's secrets from a text.
     pub(super) fn without_secrets(&self, text: &str) -> String {
         scrub(text, &self.secrets)
     }
 }
 
-/// Returns a printable value: without secrets and control characters, and not too long.
 fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     let alone = value.trim();
     // Quarkus's placeholders may contain a default value after a colon.
@@ -434,14 +395,13 @@ fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     shown
 }
 
-/// Suffixes of names that contain a secret word but are not secret.
+/// Not secret, although the names contain a secret word.
 const PUBLIC: [&str; 3] = [
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.scope",
 ];
 
-/// Returns the secrets in these options.
 fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
     let mut all = Vec::new();
     for Entry { name, content, .. } in entries {
@@ -455,20 +415,18 @@ fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
     for_scrubbing(all)
 }
 
-/// Whether a value is never secret, for any option.
+/// True for a value that is never secret.
 fn is_harmless(value: &str) -> bool {
-    /// Maximum length of harmless numbers in digits. A longer number may be a PIN.
+    /// A longer number may be a PIN.
     const DIGITS: usize = 9;
     let is_number = value.len() <= DIGITS && value.bytes().all(|byte| byte.is_ascii_digit());
     is_number || ["true", "false"].contains(&value.to_ascii_lowercase().as_str())
 }
 
-/// Writes a text as a TOML string.
 pub(super) fn text(value: &str) -> String {
     toml_text(value)
 }
 
-/// Writes strings as a TOML list.
 pub(super) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     let items: Vec<String> = items.into_iter().map(toml_text).collect();
     format!("[{}]", items.join(", "))

@@ -1,27 +1,21 @@
-//! Parses `sasl.jaas.config`, Java's syntax for a login, for its user name and password.
-//!
-//! Input: `LoginModule required username="u" password="p";`. Output: the module and its options.
-//! The grammar is an entry in a JAAS configuration file.
+//! Parses `sasl.jaas.config`, for example `LoginModule required username="u" password="p";`.
 
 pub(super) struct JaasLogin {
-    /// Class of the module, without its package.
+    /// Class without its package.
     pub(super) module: String,
     options: Vec<(String, String)>,
 }
 
 impl JaasLogin {
-    /// Returns an option of the module.
     pub(super) fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the names and values of all options.
     pub(super) fn options(&self) -> impl Iterator<Item = (&str, &str)> {
         self.options.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }
 
-/// Parses an entry; `None` if the text is not one.
 pub(super) fn parse(text: &str) -> Option<JaasLogin> {
     let mut rest = text.trim();
     let class = word(&mut rest)?;
@@ -29,7 +23,7 @@ pub(super) fn parse(text: &str) -> Option<JaasLogin> {
     if module.is_empty() {
         return None;
     }
-    // required, requisite, sufficient or optional: with one entry they are equivalent.
+    // With one entry, required, requisite, sufficient and optional are equivalent.
     word(&mut rest)?;
     let mut options = Vec::new();
     loop {

@@ -1,16 +1,14 @@
-//! Imports a Debezium configuration: translates it to Postrider's, with a report about every
-//! option.
+//! Translates a Debezium configuration to Postrider's, with a report about every option.
 //!
-//! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server
-//! (properties), or of the outbox router's options alone. Output: [`Imported`], commented TOML and
-//! an [`OptionFinding`] per option, or [`ImportError`].
+//! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server, or of
+//! the outbox router's options alone. Output: [`Imported`], or [`ImportError`].
 //!
 //! Invariants:
 //!
 //! * Each option is in exactly one finding.
 //! * The TOML is a valid configuration.
-//! * [`import`] imports nothing if any option is refused, because consumers could see different
-//!   records. [`import_partially`] leaves such options out and lists them in the text.
+//! * [`import`] imports nothing if any option is refused. [`import_partially`] leaves such options
+//!   out and lists them.
 //! * Neither a finding nor the text without secrets shows a secret.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
@@ -60,15 +58,13 @@ use serde::Serialize;
 
 use draft::Draft;
 
-/// Result of importing a Debezium configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// A commented `postrider.toml`. It contains the passwords of the imported file, so only its
-    /// owner may read it.
+    /// A commented `postrider.toml` with the passwords of the file, so only its owner may read it.
     pub toml: String,
-    /// A printable version without secrets. A comment replaces each omitted setting.
+    /// Without secrets. A comment replaces each omitted setting.
     pub toml_without_secrets: String,
-    /// One finding per option in the order of the file, then one per assumption.
+    /// Findings per option in the order of the file, then per assumption.
     pub report: Vec<OptionFinding>,
 }
 
@@ -78,62 +74,47 @@ impl fmt::Debug for Imported {
     }
 }
 
-/// Finding about one option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OptionFinding {
-    /// Name of the option in the file.
     pub option: String,
-    /// Value of the option, masked if it may be secret; `None` if the file does not have the
-    /// option.
+    /// Masked if it may be secret.
     pub value: Option<String>,
-    /// Outcome of the import for the option.
     pub outcome: ImportOutcome,
-    /// The new setting, the difference, or the reason why the option is not needed or not possible.
+    /// The new setting, the difference, or the reason.
     pub note: String,
-    /// Recommended action, if there is one.
     pub help: Option<String>,
 }
 
-/// Outcome of the import for one option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportOutcome {
-    /// A setting has an equal meaning.
     Mapped,
     /// The behavior differs from Debezium's.
     Changed,
-    /// The option is not needed.
     NotNeeded,
-    /// The option is not possible. Nothing is imported, or everything except this option.
+    /// The option is not possible.
     Refused,
 }
 
-/// Reason why nothing is imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The text begins like JSON and is not valid JSON.
     #[error("not readable as JSON: {reason}")]
     Json {
-        /// Message of the parser with line and column. It repeats no part of the text.
+        /// Message with line and column. It repeats no part of the text.
         reason: String,
     },
-    /// A line of a properties file is invalid, for Java too.
     #[error("not readable as properties, line {line}: {reason}")]
     Properties {
-        /// Line number, from 1.
+        /// From 1.
         line: usize,
-        /// Defect of the line.
         reason: &'static str,
     },
-    /// The text is not the configuration of a single connector.
     #[error("not a connector's configuration: {reason}")]
     Foreign {
         /// Apparent kind of the text.
         reason: &'static str,
-        /// Recommended action.
         help: &'static str,
     },
-    /// The file has options that are not possible.
     #[error("{}", RefusedOptions(.report))]
     Refused {
         /// All findings, with at least one refused option.
@@ -142,7 +123,6 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// Returns the recommended action, if there is exactly one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Json { .. } | Self::Properties { .. } => Some(
@@ -171,8 +151,7 @@ impl fmt::Display for RefusedOptions<'_> {
     }
 }
 
-/// Translates a configuration. The function is pure: it reads no file, environment or server, and
-/// keeps placeholders such as `${env:PASSWORD}`.
+/// Does not access files, environment or servers. Placeholders such as `${env:PASSWORD}` stay.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
     let draft = translate(text)?;
     let imported = written(draft);
@@ -182,8 +161,7 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     Ok(imported)
 }
 
-/// Translates everything except the refused options. A comment at the beginning of the text names
-/// each of them.
+/// A comment names the refused options.
 pub fn import_partially(text: &str) -> Result<Imported, ImportError> {
     let mut draft = translate(text)?;
     // Another setting may need a setting that was left out.

@@ -1,12 +1,8 @@
-//! Names of Debezium's options and classes: the outbox router's options, current names of old
-//! options, the nearest known name for a mistyped one, and a class without its package.
-//!
-//! Input: a name from the file. Output: the name that the other modules look for.
+//! Names of Debezium's options and classes.
 
 use postrider_config::typo;
 
-/// Options of the outbox router, without the prefix `transforms.<alias>.`. The last two belong to
-/// older releases.
+/// Without the prefix `transforms.<alias>.`. The last two belong to older releases.
 pub(super) const ROUTER: [&str; 21] = [
     "table.op.invalid.behavior",
     "table.field.event.id",
@@ -31,16 +27,13 @@ pub(super) const ROUTER: [&str; 21] = [
     "table.fields.additional.error.on.missing",
 ];
 
-/// Prefix for the options of the router and the decoder in a file without a chain of
-/// transformations.
+/// Prefix in a file without a chain of transformations.
 pub(super) const BARE_ROUTER: &str = "transforms.outbox.";
 pub(super) const BARE_DECODER: &str = "transforms.decode.";
-/// Only option of the decoder.
 pub(super) const DECODER_NULLS: &str = "fields.null.include";
 /// Shorthand for a chain with the decoder.
 pub(super) const DECODE: &str = "decode.logical.messages";
 
-/// Older names of the router's options.
 const OLD_ROUTER: [(&str, &str); 4] = [
     ("debezium.op.invalid.behavior", "table.op.invalid.behavior"),
     ("table.field.payload", "table.field.event.payload"),
@@ -48,7 +41,6 @@ const OLD_ROUTER: [(&str, &str); 4] = [
     ("table.field.schema.version", "table.field.event.schema.version"),
 ];
 
-/// Older names of the connector's options.
 const OLD_CONNECTOR: [(&str, &str); 10] = [
     ("database.server.name", "topic.prefix"),
     ("table.whitelist", "table.include.list"),
@@ -62,22 +54,18 @@ const OLD_CONNECTOR: [(&str, &str); 10] = [
     ("flush.lsn.source", "lsn.flush.mode"),
 ];
 
-/// Returns the current name of a connector's option.
 pub(super) fn connector(name: &str) -> &str {
     renamed(&OLD_CONNECTOR, name)
 }
 
-/// Returns the current name of a router's option.
 pub(super) fn router(name: &str) -> &str {
     renamed(&OLD_ROUTER, name)
 }
 
-/// Returns the older name of a router's option.
 pub(super) fn old_router(name: &str) -> Option<&'static str> {
     OLD_ROUTER.iter().find(|(_, new)| *new == name).map(|(old, _)| *old)
 }
 
-/// Whether a name without prefix is an option of the router.
 pub(super) fn is_router(name: &str) -> bool {
     ROUTER.contains(&router(name))
 }
@@ -86,17 +74,16 @@ fn renamed<'a>(table: &[(&str, &'static str)], name: &'a str) -> &'a str {
     table.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new)
 }
 
-/// Returns the nearest name in `known`, if `name` may be a typo of it.
 pub(super) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Names are long: up to three letters may be a typo, and more are another name.
+    // Names are long: up to three letters may be a typo.
     let near = known
         .filter_map(|known| Some((typo::distance(name, known, 3)?, known)))
         .min_by_key(|(distance, _)| *distance)?;
     (near.0 > 0).then_some(near.1)
 }
 
-/// Returns a class of Debezium or Kafka without its package, and without the `$Key` or `$Value` of
-/// a transformation. Returns any other class unchanged, because it may behave differently.
+/// Removes Debezium's or Kafka's package, and the `$Key` or `$Value` of a transformation. Any other
+/// class may behave differently, so it stays unchanged.
 pub(super) fn simple_class(class: &str) -> &str {
     let name = match class.rsplit_once('.') {
         None => class,

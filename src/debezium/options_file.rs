@@ -1,36 +1,30 @@
-//! Reads a Debezium file into options with the names of Kafka Connect, so that all other modules
-//! handle one form.
+//! Reads a Debezium file (JSON or properties) into options with the names of Kafka Connect.
 //!
-//! Input: JSON (a bare connector, or `{name, config}`) or properties (of Debezium Server, or of a
-//! connector). Output: an `OptionsFile` with the kind of file and every option once, under its name
-//! in the file and its canonical name; or an error for any other text. Invariant: Debezium Server's
-//! prefixes and Quarkus's escapes are removed, and old names are replaced.
+//! Invariant: each option occurs once. Debezium Server's prefixes and Quarkus's escapes are
+//! removed, and old names are replaced.
 
 use serde_json::Value;
 
 use super::{ImportError, names, properties};
 
-/// Kind of file, which decides the meaning of absent options.
+/// Decides the meaning of absent options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flavour {
-    /// A connector's configuration. The worker may set converters and brokers.
+    /// The worker may set converters and brokers.
     Connect,
-    /// A Debezium Server's configuration, which is complete.
     Server,
-    /// Options of the outbox router alone.
     Router,
 }
 
 #[derive(Clone)]
 pub(super) struct Entry {
-    /// Name in the file.
     pub(super) name: String,
     /// Name in a connector's configuration.
     pub(super) key: String,
     pub(super) content: GivenContent,
 }
 
-/// Value of an option. Numbers, `true` and `false` are text, as in Connect.
+/// Numbers, `true` and `false` are text, as in Connect.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum GivenContent {
     Text(String),
@@ -38,13 +32,11 @@ pub(super) enum GivenContent {
     Nested,
 }
 
-/// All options, in the order of the file.
 pub(super) struct OptionsFile {
     pub(super) flavour: Flavour,
     pub(super) entries: Vec<Entry>,
 }
 
-/// Reads any of the formats.
 pub(super) fn read(text: &str) -> Result<OptionsFile, ImportError> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let pairs = if text.starts_with(['{', '[']) {
@@ -96,13 +88,12 @@ fn flavour(pairs: &[(String, GivenContent)]) -> Flavour {
     }
 }
 
-/// Whether the option has a prefix in a chain of transformations.
+/// In a chain of transformations these options have a prefix.
 fn is_bare(name: &str) -> bool {
     names::is_router(name) || [names::DECODE, names::DECODER_NULLS].contains(&name)
 }
 
-/// Whether the option concerns the format of keys and values, which a file with a default router
-/// may contain.
+/// A file with a default router may contain these options.
 fn is_form(name: &str) -> bool {
     let converter = ["key.converter", "value.converter", "header.converter"];
     converter.iter().any(|converter| name.starts_with(converter))
@@ -111,7 +102,6 @@ fn is_form(name: &str) -> bool {
         || ["topic.prefix", "time.precision.mode", "table.include.list"].contains(&name)
 }
 
-/// Returns the name in a connector's configuration.
 fn key(name: &str, flavour: Flavour) -> String {
     let name = match flavour {
         Flavour::Server => server_key(name),
@@ -135,10 +125,10 @@ fn key(name: &str, flavour: Flavour) -> String {
     names::connector(&name).to_owned()
 }
 
-/// Prefix for names in a Debezium Server's file that Debezium Server does not pass on.
+/// Prefix for names that Debezium Server does not pass on.
 pub(super) const UNREAD: &str = "unread.";
 
-/// Maps Debezium Server's sections as `DebeziumServer` passes them to the engine.
+/// Maps sections as `DebeziumServer` passes them to the engine.
 fn server_key(name: &str) -> String {
     let Some(rest) = name.strip_prefix("debezium.") else { return format!("{UNREAD}{name}") };
     if let Some(option) = rest.strip_prefix("source.") {
@@ -163,8 +153,7 @@ fn server_key(name: &str) -> String {
     format!("{side}.converter.{option}")
 }
 
-/// Removes escapes. Quarkus treats `${name}` as a reference, so files escape it as `$${name}` or
-/// `\${name}`.
+/// Quarkus treats `${name}` as a reference, so files escape it as `$${name}` or `\${name}`.
 fn unescape(value: &str) -> String {
     value.replace("$${", "${").replace("\\${", "${")
 }
@@ -192,7 +181,7 @@ fn connector_json(text: &str) -> Result<Vec<(String, GivenContent)>, ImportError
             Value::Object(config) if wrapped && name == "config" => {
                 pairs.extend(config.into_iter().map(|(name, value)| (name, content(value))));
             }
-            // Connect's REST interface returns these members beside a connector's configuration.
+            // Connect's REST interface returns these members beside a configuration.
             value if wrapped => match content(value) {
                 GivenContent::Nested => pairs.push((name, GivenContent::Null)),
                 content => pairs.push((name, content)),

@@ -1,23 +1,18 @@
-//! Reports every option that no other module translated, so that the report covers the whole file.
-//!
-//! Input: the options left in the draft, and a table of known options: not needed, different, or
-//! refused. Output: a finding per option. Invariant: an option in no table is reported as unknown,
-//! with the nearest known name if there is one.
+//! Reports every option that no other module translated. An unlisted option is reported as unknown,
+//! with the nearest known name.
 
 use super::draft::{Draft, Taken};
 use super::names;
 use super::options_file::Flavour;
 
-/// Handling of an option.
 #[derive(Clone, Copy)]
 enum Handling {
     /// Not needed, whatever its value is.
     NotNeeded,
     /// Not needed with one of these values; otherwise a difference.
     Unless(&'static [&'static str]),
-    /// Always a difference.
     Changed,
-    /// Not possible, with the recommended action. An empty option is ignored.
+    /// Recommended action. An empty option is ignored.
     Refused(&'static str),
 }
 
@@ -200,7 +195,6 @@ const KNOWN: &[KnownOption] = &[
     ("unread.*", Changed, "is in no section that Debezium Server reads, and ignored there too"),
 ];
 
-/// Reports all remaining options.
 pub(super) fn settle(draft: &mut Draft) {
     sink(draft);
     for (key, again, taken) in draft.take_rest() {
@@ -217,9 +211,7 @@ pub(super) fn settle(draft: &mut Draft) {
     }
 }
 
-/// Families with arbitrary options, which may contain secrets under any name. They belong to other
-/// programs and to custom classes, so their values are not shown. All other options are documented,
-/// and shown unless name or form mark them as secret.
+/// Arbitrary options may contain secrets under any name, so their values are not shown.
 const FOREIGN: [&str; 11] = [
     "column.mask.*",
     "config.*",
@@ -238,7 +230,7 @@ fn is_foreign(pattern: &str) -> bool {
     FOREIGN.contains(&pattern)
 }
 
-/// Reports the sink. Debezium Server supports many sinks, and Postrider only one.
+/// Debezium Server supports many sinks, Postrider only one.
 fn sink(draft: &mut Draft) {
     match draft.take("sink.type") {
         Some(taken) if taken.text().eq_ignore_ascii_case("kafka") => {
@@ -285,7 +277,6 @@ fn unknown(draft: &mut Draft, taken: Taken, key: &str) {
     draft.changed(taken, "is not a documented Debezium option, and is ignored", help.as_deref());
 }
 
-/// Options that other modules translate, for suggestions.
 const DEALT_WITH: [&str; 24] = [
     "connector.class",
     "plugin.name",

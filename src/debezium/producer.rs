@@ -1,14 +1,10 @@
-//! Translates the Java producer's options to `[kafka]` and librdkafka's properties.
-//!
-//! Input: `producer.override.*`, Debezium Server's `sink.kafka.producer.*`, a worker's
-//! `producer.*`. Output: `[kafka]`. Invariant: no option weakens the guarantees. The maximum record
-//! size is the Java producer's, so that every record that Debezium sent is accepted here.
+//! Translates the Java producer's options to `[kafka]` and librdkafka's properties. No option
+//! weakens the guarantees. Every record that Debezium sent fits the maximum size.
 
 use super::draft::{Draft, PRODUCER, Taken, is_placeholder, list, text};
 use super::options_file::Flavour;
 use super::{names, tls};
 
-/// Translates all options of the producer.
 pub(super) fn map(draft: &mut Draft) {
     brokers(draft);
     acks(draft);
@@ -26,7 +22,6 @@ pub(super) fn map(draft: &mut Draft) {
     rest(draft);
 }
 
-/// Placeholder for brokers that the file does not name.
 const REQUIRED: &str = "REQUIRED: the brokers, which the Connect worker knows; without this line, and without \
                         POSTRIDER_KAFKA__BROKERS, it is localhost:9092";
 
@@ -92,7 +87,7 @@ fn acks(draft: &mut Draft) {
 }
 
 fn sizes(draft: &mut Draft) {
-    // Default of KafkaProducer's max.request.size.
+    // KafkaProducer's default.
     const MAX_REQUEST: u64 = 1_048_576;
     let setting = "kafka.message_max_bytes";
     if let Some(taken) = draft.take_producers("max.request.size") {
@@ -112,7 +107,6 @@ fn sizes(draft: &mut Draft) {
     }
 }
 
-/// Translates a number, limited to the range of the setting.
 fn number(
     draft: &mut Draft,
     taken: Taken,
@@ -166,7 +160,6 @@ fn partitioner(draft: &mut Draft) {
     }
 }
 
-/// Options that Postrider or librdkafka covers, by the suffixes of their names.
 const SEEN_TO: [(&str, &str); 21] = [
     ("key.serializer", "keys are bytes by then"),
     ("value.serializer", "values are bytes by then"),
@@ -226,7 +219,6 @@ fn rest(draft: &mut Draft) {
     }
 }
 
-/// Options that are translated one by one, for suggestions.
 const SPELLED: [&str; 12] = [
     "bootstrap.servers",
     "acks",

@@ -1,14 +1,12 @@
 //! Parses Java's `.properties` text into names and values, in order.
 //!
-//! The rules come from `java.util.Properties.load`: `#` and `!` begin comments, a backslash at the
-//! end of a line joins the next one. `=`, `:` or white space ends a name, and `\uXXXX` is a UTF-16
-//! unit.
+//! Rules of `java.util.Properties.load`: `#` and `!` begin comments, a backslash at the end of a
+//! line joins the next one. `=`, `:` or white space ends a name, and `\uXXXX` is a UTF-16 unit.
 
 use std::str::Chars;
 
 use super::ImportError;
 
-/// Parses the whole text.
 pub(super) fn parse(text: &str) -> Result<Vec<(String, String)>, ImportError> {
     let mut pairs = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -36,12 +34,11 @@ fn is_blank(char: char) -> bool {
     matches!(char, ' ' | '\t' | '\x0c')
 }
 
-/// Whether the line ends in an unescaped backslash.
+/// True for an unescaped backslash at the end.
 fn continues(line: &str) -> bool {
     line.bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1
 }
 
-/// Splits a line at its first unescaped separator.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
     let end = line.find(|char| {

@@ -1,15 +1,11 @@
 //! Translates the outbox router's options to `[outbox]`, `[route]` and the JSON part of `[format]`.
-//!
-//! Input: the options with the router's prefix. Output: settings. Invariant: if Debezium's default
-//! differs from Postrider's, it is written out, so that the result does not depend on options that
-//! the file omits.
+//! A default of Debezium that differs from Postrider's is written out.
 
 use super::chain::Chain;
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, asks_provider, list, text};
 use super::{additional_fields, names};
 
-/// Translates all options of the router.
 pub(super) fn map(draft: &mut Draft, chain: &Chain) {
     let Some(prefix) = &chain.router else { return };
     let mut router = RouterOptions { draft, prefix };
@@ -29,7 +25,7 @@ struct RouterOptions<'a> {
 }
 
 impl RouterOptions<'_> {
-    /// Takes out the option with this name or an older one. Refuses a placeholder.
+    /// The option may have an older name.
     fn take(&mut self, option: &str) -> Option<Taken> {
         let mut present = self.draft.take(&format!("{}{option}", self.prefix));
         if let (None, Some(old)) = (&present, names::old_router(option)) {
@@ -44,7 +40,6 @@ impl RouterOptions<'_> {
         Some(taken)
     }
 
-    /// Translates a text, or writes Debezium's default.
     fn carry(&mut self, option: &str, setting: &str, default: &str) {
         match self.take(option) {
             Some(taken) => {
@@ -61,7 +56,7 @@ impl RouterOptions<'_> {
         }
     }
 
-    /// Translates a choice. The first word is Debezium's default.
+    /// The first word is Debezium's default.
     fn choice(&mut self, option: &str, setting: &str, words: &[(&str, &str)]) {
         let Some(taken) = self.take(option) else {
             if let Some((_, value)) = words.first() {
@@ -108,7 +103,7 @@ impl RouterOptions<'_> {
         }
     }
 
-    /// Translates the event type. Debezium's router never reads it; CloudEvents do.
+    /// Debezium's router never reads the event type; CloudEvents do.
     fn event_type(&mut self) {
         let Some(taken) = self.take("table.field.event.type") else { return };
         let word = "event_type";
@@ -233,8 +228,8 @@ impl RouterOptions<'_> {
         }
     }
 
-    /// Returns a column's name in `[route]`. There, `id` and `payload` mean the columns of
-    /// `[outbox]`. If another column has one of these names, it is quoted.
+    /// Name of a column in `[route]`. There, `id` and `payload` mean columns of `[outbox]`, so
+    /// another column with such a name is quoted.
     fn own(&self, column: &str) -> String {
         let parts = [("id", "outbox.id"), ("payload", "outbox.payload")];
         let is_part = |(part, setting): &(&str, &str)| {
@@ -243,7 +238,7 @@ impl RouterOptions<'_> {
         if parts.iter().any(is_part) { format!("\"{column}\"") } else { column.to_owned() }
     }
 
-    /// Returns the names in a list of `column` or `column:name`.
+    /// Each field is `column` or `column:name`.
     fn own_fields(&self, fields: &[String]) -> String {
         let own = |field: &String| {
             let (column, name) = field.split_once(':').unwrap_or((field, field));

@@ -1,14 +1,9 @@
-//! Translates the Java producer's login, `sasl.*`: passwords to librdkafka's properties, tokens to
-//! `[kafka.oauth]`.
-//!
-//! Input: options of the producer. Output: settings. Invariant: a login that cannot be translated
-//! is refused, because the relay could not connect without it.
+//! Translates the Java producer's login `sasl.*`. A login that cannot be translated is refused.
 
 use super::draft::{Draft, text};
 use super::tls::{SECRET_HELP, property};
 use super::{jaas, tokens};
 
-/// Translates the options of any login.
 pub(super) fn map(draft: &mut Draft) {
     match tokens::origin(draft) {
         Some(origin) => tokens::map(draft, origin),

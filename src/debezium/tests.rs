@@ -1,5 +1,4 @@
-//! Tests of whole files: the files in `fixtures/debezium/import` with their results, and generated
-//! ones.
+//! Tests of whole files: `fixtures/debezium/import`, and generated ones.
 //!
 //! Beside `NAME.json` or `NAME.properties`, `NAME.report` has one finding per line. `NAME.toml`
 //! exists unless an option is refused. `UPDATE_FIXTURES=1 cargo test --lib debezium` updates them.
@@ -20,8 +19,6 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(folder().join(name)).unwrap()
 }
 
-/// Loads an imported text under the user name `tester`, with the settings that it leaves to the
-/// environment.
 fn loaded(toml: &str) -> Config {
     let file = FileChoice::Text { name: "imported.toml".into(), text: toml.to_owned() };
     let mut variables = vec![("PGUSER".to_owned(), "tester".to_owned())];
@@ -163,7 +160,6 @@ fn defaults_of_debezium_are_written_out() {
     assert_eq!(config.outbox.traceparent.as_deref(), Some("tracingspancontext"));
 }
 
-/// Returns the refused options of a text with their notes.
 fn refused(text: &str) -> Vec<(String, String)> {
     match import(text) {
         Err(ImportError::Refused { report }) => report

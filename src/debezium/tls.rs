@@ -1,11 +1,7 @@
-//! Translates the Java producer's `security.*` and `ssl.*` to librdkafka's properties; `sasl`
-//! translates the logins.
+//! Translates the Java producer's `security.*` and `ssl.*` to librdkafka's properties.
 //!
-//! Input: options of the producer. Output: `[kafka.properties]`. Invariant: a trust store or key
-//! that cannot be translated is refused, because the connection would be weaker or impossible
-//! without it. Certificates of authorities must be PEM; the client's certificate may be PEM or
-//! PKCS#12. Java's key stores are refused. Java's choice of TLS versions and ciphers is reported as
-//! a difference.
+//! Invariant: a trust store or key that cannot be translated is refused. Authorities must be PEM;
+//! the client's certificate may be PEM or PKCS#12.
 
 use super::draft::{Draft, Taken, text};
 use super::sasl;
@@ -13,7 +9,6 @@ use super::sasl;
 pub(super) const SECRET_HELP: &str = "it is stored unencrypted in [kafka.properties], as in this file: remove it there \
                            and set the variable POSTRIDER_KAFKA__PROPERTIES__...";
 
-/// Translates all TLS options.
 pub(super) fn map(draft: &mut Draft) {
     if let Some(taken) = draft.take_producers("security.protocol") {
         let word = taken.text().to_ascii_lowercase();

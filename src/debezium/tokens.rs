@@ -1,12 +1,9 @@
 //! Translates logins with tokens to `[kafka.oauth]`: OAUTHBEARER with the token endpoint client of
 //! Kafka or Strimzi, and AWS_MSK_IAM.
 //!
-//! Input: options of the producer, and options in its `sasl.jaas.config`. Output: settings.
-//! Invariant: an option of the login without an equivalent is reported. It is refused if the
-//! brokers or the token endpoint would refuse the relay without it, or if it decides about trust.
-//!
-//! Names and meanings: Kafka's documentation, "Configuring OAuth" (4.1) and KIP-768; Strimzi's
-//! kafka-oauth, "Configuring the Kafka client"; AWS's aws-msk-iam-auth, its README.
+//! Sources: Kafka's documentation, "Configuring OAuth" (4.1) and KIP-768; Strimzi's kafka-oauth,
+//! "Configuring the Kafka client"; the README of aws-msk-iam-auth. An option is refused if a login
+//! fails without it, or if it decides about trust.
 
 use super::draft::{Draft, Taken, is_placeholder, list, text};
 use super::jaas::{self, JaasLogin};
@@ -27,18 +24,16 @@ const SECRET_HELP: &str = "the client secret is stored unencrypted in kafka.oaut
 const BY_COMMAND: &str = "remove the options of the login here, and set kafka.oauth.method = \"command\" with a program \
                           that prints a token";
 
-/// Issuer of the tokens of a login.
 #[derive(Clone, Copy)]
 pub(super) enum TokenOrigin {
     /// AWS credentials sign the tokens.
     Aws,
     /// A token endpoint, or a file.
     Endpoint,
-    /// A custom Java class, or the client itself, without a signature.
+    /// A custom Java class, or the client itself.
     Java,
 }
 
-/// Returns the issuer, if the file logs in with tokens.
 pub(super) fn origin(draft: &Draft) -> Option<TokenOrigin> {
     let said = |option: &str| {
         let key = format!("{}{option}", super::draft::PRODUCER);
@@ -68,7 +63,6 @@ fn simple_class(name: &str) -> &str {
     name.rsplit(['.', '$']).next().unwrap_or(name)
 }
 
-/// Translates the options of such a login.
 pub(super) fn map(draft: &mut Draft, origin: TokenOrigin) {
     match origin {
         TokenOrigin::Aws => method(draft, "aws_msk_iam"),
@@ -92,7 +86,6 @@ pub(super) fn map(draft: &mut Draft, origin: TokenOrigin) {
     }
 }
 
-/// Options that Postrider covers by itself.
 const SEEN_TO: [(&str, &str); 13] = [
     ("sasl.login.class", "tokens are fetched ahead of their expiry"),
     ("sasl.login.connect.timeout.ms", "a token endpoint may take 15 s"),
@@ -109,7 +102,6 @@ const SEEN_TO: [(&str, &str); 13] = [
     ("sasl.oauthbearer.header.urlencode", "client id and secret are encoded as RFC 6749 says"),
 ];
 
-/// Translates the method and the options that add nothing to it.
 fn method(draft: &mut Draft, word: &str) {
     let mechanism = draft.take_producers("sasl.mechanism");
     let handlers = [HANDLER, "sasl.client.callback.handler.class"];
@@ -122,7 +114,6 @@ fn method(draft: &mut Draft, word: &str) {
     }
 }
 
-/// Refuses a login that only Java supports.
 fn java(draft: &mut Draft) {
     if let Some(taken) = draft.take_producers(HANDLER) {
         draft.refuse(taken, "is a Java class that fetches tokens", BY_COMMAND);
@@ -136,7 +127,7 @@ fn java(draft: &mut Draft) {
     }
 }
 
-/// Options of an AWS IAM login that say where its credentials are.
+/// Location of the credentials of an AWS IAM login.
 const AWS_PROFILE: &str = "awsProfileName";
 const AWS_ROLE: [&str; 7] = [
     "awsRoleArn",
@@ -147,7 +138,6 @@ const AWS_ROLE: [&str; 7] = [
     "awsRoleSessionToken",
     "awsStsRegion",
 ];
-/// Options that are not needed.
 const AWS_OTHERS: [&str; 3] = ["awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs"];
 
 fn aws(draft: &mut Draft, login: Option<Taken>) {
@@ -184,7 +174,7 @@ fn aws(draft: &mut Draft, login: Option<Taken>) {
     draft.changed(taken, &format!("has no equivalent in [kafka.oauth]: {told}"), help);
 }
 
-/// A setting, the option of the producer for it, and the options in the login's own configuration.
+/// A setting, the producer's option for it, and the options in the login's configuration.
 type Place = (&'static str, &'static str, [&'static str; 2]);
 
 const PLACES: [Place; 4] = [
@@ -198,7 +188,7 @@ const PLACES: [Place; 4] = [
     (SCOPE, "sasl.oauthbearer.scope", ["scope", "oauth.scope"]),
 ];
 
-/// Leaves a setting to the environment, and returns its name there.
+/// Leaves a setting to the environment, and returns the variable.
 fn leave_out(draft: &mut Draft, setting: &'static str) -> String {
     if setting == ENDPOINT || setting == CLIENT_ID {
         draft.set_elsewhere(setting, "https://elsewhere");
@@ -206,7 +196,7 @@ fn leave_out(draft: &mut Draft, setting: &'static str) -> String {
     postrider_config::env_name(setting)
 }
 
-/// Translates the producer's own options, which take precedence over the login's configuration.
+/// The producer's own options precede the login's configuration.
 fn endpoint(draft: &mut Draft) {
     for (setting, option, _) in PLACES {
         let Some(taken) = draft.take_producers(option) else { continue };
@@ -241,18 +231,16 @@ fn endpoint(draft: &mut Draft) {
     }
 }
 
-/// Translates a file in which another program keeps a token.
 fn prints_file(draft: &mut Draft, from: &Taken, path: &str) {
     draft.set_from(METHOD, text("command"), "a token from a file", &[from]);
     draft.set_from(COMMAND, list(["cat", path]), "", &[from]);
 }
 
-/// Options of the login's configuration for the trust in the token endpoint: Kafka's and Strimzi's.
+/// Trust in the token endpoint: Kafka's and Strimzi's options.
 const TRUST: [(&str, &str); 2] = [
     ("ssl.truststore.location", "ssl.truststore.type"),
     ("oauth.ssl.truststore.location", "oauth.ssl.truststore.type"),
 ];
-/// Prefixes of options that are not needed.
 const NOT_NEEDED: [&str; 13] = [
     "oauth.access.token.is.jwt",
     "oauth.connect.timeout.",
@@ -268,7 +256,7 @@ const NOT_NEEDED: [&str; 13] = [
     "ssl.truststore.type",
     "ssl.truststore.password",
 ];
-/// Prefixes of options that a login cannot do without, with the recommended action.
+/// Prefixes of refused options, with the recommended action.
 const IMPOSSIBLE: [(&str, &str); 9] = [
     ("extension_", BY_EXTENSION),
     ("oauth.sasl.extension.", BY_EXTENSION),
@@ -284,7 +272,6 @@ const BY_EXTENSION: &str =
     "the relay sends tokens without extensions: use a user with a password for it";
 const BY_PEM: &str = "remove it here, and set kafka.oauth.ca_file to a PEM file of the authorities";
 
-/// Translates the login's own configuration.
 fn client(draft: &mut Draft, taken: Taken) {
     let flavour = draft.flavour;
     let Some(login) = jaas::parse(taken.text()) else {
@@ -338,7 +325,6 @@ fn client(draft: &mut Draft, taken: Taken) {
     }
 }
 
-/// Whether the option names a trust store in a PEM file.
 fn is_pem(login: &JaasLogin, name: &str, value: &str) -> bool {
     let Some((_, kind)) = TRUST.iter().find(|(location, _)| *location == name) else {
         return false;

@@ -1,9 +1,7 @@
 //! Translates `topic.creation.*` to `route.missing_topic = "create"` and `route.create_topics`.
 //!
-//! Input: the groups of topics that Kafka Connect creates, with their settings. Output: the two
-//! settings, and findings. Invariant: entries keep the order in which Connect tries its groups,
-//! with the default group last. A group whose patterns are not expressible as globs is reported,
-//! and its topics get the settings of the default group.
+//! Entries keep Connect's order, with the default group last. A group without equivalent globs is
+//! reported, and its topics get the default group's settings.
 
 use super::connector::glob;
 use super::draft::{Draft, Taken, list, text};
@@ -14,7 +12,6 @@ const CREATE_TOPICS: &str = "route.create_topics";
 const HELP: &str = "the relay's Kafka user needs the right to create topics, and route.create_topics_max bounds how \
                     many; `postrider setup --topics` creates them before";
 
-/// Translates all of `topic.creation.*`.
 pub(super) fn map(draft: &mut Draft) {
     let is_off =
         draft.peek("topic.creation.enable").is_some_and(|it| it.eq_ignore_ascii_case("false"));
@@ -69,7 +66,6 @@ pub(super) fn map(draft: &mut Draft) {
     }
 }
 
-/// Returns the name of an option within this group.
 fn of_group<'a>(taken: &'a Taken, group: &str) -> Option<&'a str> {
     let (_, rest) = taken.name().split_once(PREFIX)?;
     rest.strip_prefix(group)?.strip_prefix('.')
@@ -79,7 +75,6 @@ fn of_group<'a>(taken: &'a Taken, group: &str) -> Option<&'a str> {
 struct Group {
     include: Vec<String>,
     has_exclude: bool,
-    /// Settings in the words of `route.create_topics`.
     settings: Vec<(String, String)>,
 }
 
@@ -95,7 +90,7 @@ impl Group {
                 }
                 Some("exclude") => group.has_exclude = !value.is_empty(),
                 Some(_) if value.is_empty() => {}
-                // The value selects the brokers' default.
+                // Selects the brokers' default.
                 Some("partitions" | "replication.factor") if value == "-1" => {}
                 Some("replication.factor") => {
                     group.settings.push(("replication".to_owned(), value));
@@ -106,14 +101,13 @@ impl Group {
         group
     }
 
-    /// Returns the group's patterns as globs, if all of them are expressible.
+    /// `None` if a pattern has no equivalent glob.
     fn globs(&self) -> Option<Vec<String>> {
         let globs =
             self.include.iter().map(|pattern| glob(pattern)).collect::<Option<Vec<String>>>();
         globs.filter(|globs| !globs.is_empty() && !self.has_exclude)
     }
 
-    /// Adds the default group's settings that this group does not set.
     fn over(&self, default: &Self) -> Self {
         let mut group = self.clone();
         for (name, value) in &default.settings {

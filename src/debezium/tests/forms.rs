@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Returns the value of a setting as written in the TOML.
 fn setting(toml: &str, key: &str) -> Option<String> {
     let (section, name) = key.rsplit_once('.').unwrap();
     let (_, rest) = toml.split_once(&format!("\n[{section}]\n"))?;
@@ -344,7 +343,6 @@ fn a_column_that_a_part_of_the_outbox_is_called_is_not_mistaken_for_it() {
     assert_eq!(setting(&toml, "outbox.event_type"), None);
 }
 
-/// Joins the producer's options, one per line.
 fn login(lines: &[&str]) -> String {
     lines.iter().fold(CHAIN.to_owned(), |text, line| format!("{text}producer.override.{line}\n"))
 }
@@ -393,7 +391,6 @@ fn tokens_come_from_where_they_came() {
     }
 }
 
-/// The relay reads these values from its environment.
 #[test]
 fn a_client_that_the_file_does_not_name_is_left_to_the_environment() {
     let whole = "sasl.jaas.config=${env:JAAS}";

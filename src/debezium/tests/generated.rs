@@ -1,5 +1,4 @@
-//! Tests with arbitrary text, options and values. Each file is imported or refused, and every
-//! imported file loads.
+//! Tests with arbitrary text, options and values.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -7,7 +6,6 @@ use proptest::sample::select;
 use super::*;
 use postrider_secrets::is_secret_name;
 
-/// Known names, so that generated files contain options that the importer knows.
 const NAMES: [&str; 65] = [
     "connector.class",
     "plugin.name",
@@ -76,7 +74,6 @@ const NAMES: [&str; 65] = [
     "tombstones.on.delete",
 ];
 
-/// Values that some option accepts.
 const VALUES: [&str; 43] = [
     "",
     "true",
@@ -145,7 +142,7 @@ fn values() -> impl Strategy<Value = serde_json::Value> {
     ]
 }
 
-/// Imports a text and checks the invariants. Returns whether it was imported.
+/// Returns true if the text was imported.
 fn check(text: &str, names: &[&String]) -> bool {
     let (report, toml) = match import(text) {
         Ok(Imported { toml, report, .. }) => (report, Some(toml)),
@@ -180,7 +177,7 @@ proptest! {
         check(&text, if foreign { &[] } else { &names });
     }
 
-    /// A chain with a router makes most drawn files importable. This test is not about refusals.
+    /// A chain with a router makes most drawn files importable.
     #[test]
     fn what_is_imported_loads(
         options in prop::collection::btree_map(names(), values(), 0..4),
@@ -198,7 +195,7 @@ proptest! {
         check(&text, &[]);
     }
 
-    /// Plants secrets in every option that has a name, in each form of a secret.
+    /// Plants secrets in every option that has a name.
     #[test]
     fn secrets_are_in_no_output(
         secret in "Z[A-Za-z0-9/@:;=%&+]{8,16}Z",
@@ -232,7 +229,7 @@ proptest! {
     }
 }
 
-/// Forms of a secret. `alone` is for options whose names mark them as secret.
+/// `alone` is for options whose names mark them as secret.
 const FORMS: [&str; 8] =
     ["url", "token_url", "query", "pair", "jaas", "json", "header", "private_key"];
 
@@ -252,8 +249,6 @@ fn form_of(form: &str, secret: &str) -> String {
     }
 }
 
-/// Draws an option of the connector, router, producer, converter, registry or sink, or an unknown
-/// option.
 fn secret_places() -> impl Strategy<Value = String> {
     let side = select(vec!["key", "value", "header"]);
     let registry = select(vec![
