@@ -1,10 +1,7 @@
-//! The order process without a saga, for comparison: each service reacts to the events of the
-//! others, and no service knows the whole state.
+//! The order process without a saga, for comparison; for tests only. docs/patterns/saga.md compares
+//! the two.
 //!
-//! Input: events, in any order, some twice. Output: the events that each service emits. Invariant:
-//! without a lost message every order ends, and its payment and stock match its end. The tests show
-//! the result of a lost message, and of a timer in one of the services. Pure; for tests only.
-//! docs/patterns/saga.md compares the two.
+//! Invariant: without a lost message every order ends, and its payment and stock match its end.
 
 use proptest::prelude::*;
 
@@ -33,7 +30,7 @@ enum Stock {
     Unknown,
     Reserved,
     Missing,
-    /// The money was returned: released, or never to be reserved.
+    /// Released, or never to be reserved.
     Released,
 }
 
@@ -45,14 +42,12 @@ enum Order {
     Cancelled,
 }
 
-/// Whether the card is accepted, and whether the goods are available.
 #[derive(Debug, Clone, Copy)]
 struct World {
     card_is_good: bool,
     is_in_stock: bool,
 }
 
-/// The payment service knows the order and missing goods, but not the concept of an order.
 fn payments(payment: &mut Payment, event: Event, world: World) -> Option<Event> {
     let (after, emitted) = match (*payment, event) {
         (Payment::Unknown, Event::OrderPlaced) if world.card_is_good => {
@@ -66,7 +61,7 @@ fn payments(payment: &mut Payment, event: Event, world: World) -> Option<Event> 
     Some(emitted)
 }
 
-/// The inventory service knows payments, which it should not need to know.
+/// Knows payments, which it should not need to know.
 fn inventory(stock: &mut Stock, event: Event, world: World) -> Option<Event> {
     let (after, emitted) = match (*stock, event) {
         (Stock::Unknown, Event::PaymentTaken) if world.is_in_stock => {
@@ -80,7 +75,7 @@ fn inventory(stock: &mut Stock, event: Event, world: World) -> Option<Event> {
     emitted
 }
 
-/// The order service only watches. The payment decides the result.
+/// Only watches: the payment decides.
 fn orders(order: &mut Order, event: Event) {
     match event {
         Event::PaymentRefused | Event::MoneyReturned => *order = Order::Cancelled,
@@ -101,7 +96,6 @@ struct Shop {
     order: Order,
     payment: Payment,
     stock: Stock,
-    /// Undelivered messages: every service receives every event.
     messages: Vec<(Service, Event)>,
 }
 
@@ -123,7 +117,6 @@ impl Shop {
         self.messages.extend(all.map(|service| (service, event)));
     }
 
-    /// Delivers one message, and keeps it for redelivery if `again`.
     fn deliver(&mut self, place: usize, again: bool) {
         let place = place % self.messages.len();
         let (service, event) = self.messages[place];
@@ -205,7 +198,7 @@ fn choreographed_a_timer_of_one_service_takes_back_an_order_that_was_confirmed()
     shop.deliver_to(Service::Inventory, Event::PaymentTaken);
     shop.deliver_to(Service::Orders, Event::StockReserved);
     assert_eq!(shop.order, Order::Confirmed, "and the customer was told so");
-    // Payments has received no event for too long, and no event says that another service decided.
+    // Payments received no event for too long, and no event shows that another service decided.
     shop.payment = Payment::Returned;
     shop.emit(Event::MoneyReturned);
     shop.run_to_end();

@@ -1,14 +1,4 @@
-//! The command line of `shop`:
-//!
-//! * `migrate` creates a service's tables
-//! * `load` writes orders
-//! * `orders`, `payments`, `inventory` and `notifications` run a service
-//! * `maintain` deletes old rows
-//! * `dead-letters` lists or redrives dead letters
-//! * `sagas` lists or moves stuck orders
-//!
-//! Input: arguments and environment variables. Output: the result of the command on the given
-//! output, or an error with its exit code. Logs go to stderr, so stdout has only results.
+//! The command line of `shop`. Logs go to stderr, so stdout has only results.
 
 use std::io::Write;
 use std::time::Duration;
@@ -131,7 +121,6 @@ struct LoadArgs {
 }
 
 impl Shop {
-    /// Runs the command to its end.
     pub fn run(self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -177,7 +166,6 @@ impl Shop {
     }
 }
 
-/// Starts logging with the filter of `RUST_LOG`, or INFO.
 fn start_logs() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // A subscriber that is already set stays.

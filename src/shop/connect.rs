@@ -1,8 +1,4 @@
 //! Connects to Postgres by libpq's rules: URL, environment, service file, password file.
-//!
-//! Input: a database URL or key=value pairs. Output: connection settings (`resolve`), or a
-//! connected client whose socket a task of the current runtime serves (`connect`). Invariant: the
-//! server is checked as `sslmode` requires, like on the relay's connections.
 
 use tokio_postgres::Client;
 use tracing::warn;
@@ -11,11 +7,10 @@ use super::error::ShopError;
 use postrider_postgres::control::SqlAddress;
 use postrider_postgres::libpq::ConnectInfo;
 
-/// `application_name` in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-shop";
 
-/// Resolves the settings. `url` takes precedence, then the environment, the service file, the
-/// password file, and last `ours`: values of libpq's variables.
+/// Precedence: `url`, the environment, the service file, the password file, then `ours` (values of
+/// libpq's variables).
 pub(super) fn resolve(url: &str, ours: &[(&str, &str)]) -> Result<ConnectInfo, ShopError> {
     let ours = |name: &str| {
         let found = ours.iter().chain(&[("PGAPPNAME", APPLICATION_NAME)]).find(|of| of.0 == name);
@@ -29,13 +24,13 @@ pub(super) fn resolve(url: &str, ours: &[(&str, &str)]) -> Result<ConnectInfo, S
     Ok(info)
 }
 
-/// Opens a session. Must be called inside a tokio runtime.
+/// Must be called inside a tokio runtime.
 pub async fn connect(url: &str) -> Result<Client, ShopError> {
     let SqlAddress { config, tls } =
         SqlAddress::of(&resolve(url, &[])?).map_err(ShopError::Address)?;
     let (client, connection) = config.connect(tls).await.map_err(ShopError::Connect)?;
     tokio::spawn(async move {
-        // The client's next statement reports this failure to code that can handle it.
+        // The client's next statement reports this failure.
         let _ = connection.await;
     });
     Ok(client)

@@ -1,9 +1,5 @@
 //! `shop dead-letters`: lists the messages that a consumer could not process, and sends them back
-//! to their topics.
-//!
-//! Input: a consumer's name and a selection. Output: a line of JSON per dead letter (`list`), or
-//! counts of sent dead letters (`redrive`). Invariant: no payload is printed. Dead letters are sent
-//! only with `redrive --execute`, and only once.
+//! to their topics. No payload is printed.
 
 use std::io::Write;
 use std::time::Duration;
@@ -76,7 +72,7 @@ fn parse_place(text: &str) -> Result<PartitionOffset, String> {
 }
 
 impl DeadLettersArgs {
-    /// Runs the command. Blocks.
+    /// Blocks.
     pub(super) fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.action {
             Action::List(selection) => {

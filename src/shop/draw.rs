@@ -1,16 +1,14 @@
-//! Generates the rows of a load from a seed: orders and their outbox rows.
+//! Generates the rows of a load from a seed, as values.
 //!
-//! Input: a [`LoadPlan`]. Output: one [`Transaction`] after the other, as values. Invariant: the
-//! committed rows of an aggregate are numbered 1, 2, 3, ... in the order of their transactions. A
-//! checker therefore sees a lost row as a gap and a reordering as a step back. The payload of a row
-//! that will be rolled back says so, so a checker recognises such a row if it is delivered.
+//! Invariant: the committed rows of an aggregate are numbered 1, 2, 3, ... in the order of their
+//! transactions. A checker therefore sees a lost row as a gap and a reordering as a step back. The
+//! payload shows if its row is rolled back.
 
 use serde_json::json;
 use uuid::Uuid;
 
 use super::load::LoadPlan;
 
-/// Names of the first event types. A load with more event types numbers the rest.
 const EVENT_TYPES: [&str; 8] = [
     "OrderPlaced",
     "OrderPaid",
@@ -22,29 +20,25 @@ const EVENT_TYPES: [&str; 8] = [
     "OrderCancelled",
 ];
 
-/// Aggregate type of every row of the load.
 pub const AGGREGATE_TYPE: &str = "customer";
 
-/// Returns the names of a load's `types` event types. They are also its topics under the seed
-/// configuration (`topic = "${routedByValue}"`, by `event_type`).
+/// Event types of a load, which are its topics under the seed configuration (`topic =
+/// "${routedByValue}"`, by `event_type`).
 pub fn event_types(types: u32) -> Vec<String> {
     let named = EVENT_TYPES.iter().map(ToString::to_string);
     named.chain((9u64..).map(|n| format!("OrderEvent{n:02}"))).take(types as usize).collect()
 }
 
-/// Whether a row commits. Only [`Fate::Committed`] rows may ever be visible outside Postgres.
+/// Only [`Fate::Committed`] rows may ever be visible outside Postgres.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// Its transaction commits.
     Committed,
-    /// Its transaction rolls back, on purpose.
     RolledBack,
-    /// Its transaction commits, but a rollback to a savepoint removes the row.
+    /// The transaction commits, but a rollback to a savepoint removes the row.
     SavepointRolledBack,
 }
 
 impl Fate {
-    /// Returns the value of the payload's `fate` member.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Committed => "committed",
@@ -54,57 +48,44 @@ impl Fate {
     }
 }
 
-/// An order and its outbox row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Id of the outbox row, UUID version 7: the consumer's idempotency key.
+    /// UUID version 7: the consumer's idempotency key.
     pub id: Uuid,
-    /// Id of the order, UUID version 7.
+    /// UUID version 7.
     pub order_id: Uuid,
-    /// The customer: the aggregate's id and the record's key.
+    /// The customer, which is the record's key.
     pub aggregate_id: String,
-    /// Number of this row among the committed rows of its aggregate, from 1.
+    /// Number among the committed rows of the aggregate, from 1.
     pub sequence: u64,
-    /// One of [`event_types`].
     pub event_type: String,
-    /// Amount of the order, in cents, 1 to 100,000.
+    /// In cents, 1 to 100,000.
     pub amount_cents: i64,
-    /// JSON text of the payload, with `seq`, `fate` and `run` members for a checker.
+    /// JSON text with `seq`, `fate` and `run` members for a checker.
     pub payload: String,
-    /// Whether the row commits.
     pub fate: Fate,
 }
 
-/// Position of the rolled-back savepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SavepointPosition {
-    /// Before the committed rows.
     First,
-    /// After the committed rows.
     Last,
 }
 
-/// Rows of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transaction {
-    /// Commits `rows`. The rows in `rolled_back`, if any, are written and rolled back to a
-    /// savepoint.
     Commit {
-        /// Rows that commit.
         rows: Vec<Row>,
-        /// Rows inside the savepoint that is rolled back.
+        /// Rolled back to a savepoint; may be empty.
         rolled_back: Vec<Row>,
-        /// Position of the savepoint.
         position: SavepointPosition,
     },
-    /// Writes `rows` and rolls back.
     Rollback {
         /// Rows that must never be visible.
         rows: Vec<Row>,
     },
 }
 
-/// Generates transactions until the plan's number of committed rows is reached.
 #[derive(Debug)]
 pub struct Orders {
     plan: LoadPlan,
@@ -116,7 +97,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Starts from the plan's seed. Two runs of one seed differ only in their ids.
+    /// Two runs of one seed differ only in their ids.
     pub fn new(plan: &LoadPlan) -> Self {
         Self {
             run: Uuid::now_v7(),
@@ -162,8 +143,7 @@ impl Orders {
         }
     }
 
-    /// Returns the sequence number of the row. Reuses the numbers of rolled-back rows, so that
-    /// committed rows have no gaps.
+    /// Reuses the numbers of rolled-back rows, so that committed rows have no gaps.
     fn next_sequence(&mut self, customer: u64, fate: Fate) -> u64 {
         let slot = usize::try_from(customer).ok().and_then(|slot| self.sequences.get_mut(slot));
         let Some(last) = slot else { return 0 };
@@ -174,7 +154,7 @@ impl Orders {
         *last + 1
     }
 
-    /// Pads the payload to the plan's size with random letters, which compress badly.
+    /// Random letters compress badly.
     fn pad(&mut self, mut payload: serde_json::Value) -> String {
         const MEMBER: usize = r#","note":"""#.len();
         let bare = payload.to_string();
@@ -214,7 +194,7 @@ impl Iterator for Orders {
     }
 }
 
-/// SplitMix64: a seeded generator small enough to need no dependency (Steele, Lea and Flood, 2014).
+/// SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
 struct Random(u64);
 
@@ -227,8 +207,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below `bound`, or 0 for a bound of 0. The remainder's bias is far too small
-    /// to affect a load.
+    /// The remainder's bias does not matter.
     fn below(&mut self, bound: u64) -> u64 {
         self.next_u64().checked_rem(bound).unwrap_or(0)
     }

@@ -1,9 +1,5 @@
-//! Errors of the shop, with their fixes.
-//!
-//! Input: errors of the Postgres and Kafka clients, of the HTTP server, and of the shop's own
-//! checks. Output: [`ShopError`], whose variants are situations with a message, a fix (`hint`) if
-//! one is known, and an exit code. Also tells whether an error is a refused login or a read-only
-//! server. Invariant: no text contains a password or a payload.
+//! Errors of the shop, with their fixes and exit codes. Invariant: no text contains a password or a
+//! payload.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -21,66 +17,47 @@ use postrider_patterns::saga::SagaError;
 use postrider_postgres::control::{AddressError, LoginRefused};
 use postrider_postgres::libpq::ConnectInfoError;
 
-/// Reason why a command of the shop fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ShopError {
-    /// The load plan is not possible.
     #[error("invalid load: {0}")]
     Plan(&'static str),
-    /// The database URL cannot be parsed. The error does not repeat the URL, which may contain a
-    /// password.
+    /// Does not repeat the URL, which may contain a password.
     #[error("the database URL is not valid")]
     Url(#[source] ConnectInfoError),
-    /// The database URL requires unsupported settings or unusable certificates.
     #[error("the database cannot be reached as its URL asks")]
     Address(#[source] AddressError),
-    /// A Kafka setting cannot be used.
     #[error(transparent)]
     Kafka(#[from] KafkaSettingError),
-    /// The database refuses the login, and a retry would not help.
+    /// A retry would not help.
     #[error("the database refuses the login: {0}")]
     Refused(LoginRefused),
-    /// The tables of the patterns could not be created.
     #[error(transparent)]
     Migration(#[from] MigrateError),
-    /// The shop cannot connect to Postgres.
     #[error("cannot connect to the database")]
     Connect(#[source] tokio_postgres::Error),
-    /// The tables do not exist.
     #[error("a table or a column is missing in the database")]
     TablesMissing(#[source] tokio_postgres::Error),
-    /// The role lacks a privilege.
     #[error("the role lacks a permission in the database")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// The session ended or a statement failed. The current transaction may or may not have
-    /// committed.
+    /// The current transaction may or may not have committed.
     #[error("a statement or the connection to the database failed")]
     Database(#[source] tokio_postgres::Error),
-    /// The connection pool cannot be created.
     #[error("cannot create the connection pool")]
     Pool(#[source] deadpool_postgres::BuildError),
-    /// The pool has no free session, or the server is unavailable.
     #[error("cannot get a database session")]
     Session(#[from] PoolError),
-    /// An event could not be appended to the outbox.
     #[error(transparent)]
     Outbox(#[from] WriterError),
-    /// An order's saga cannot advance.
     #[error(transparent)]
     Saga(#[from] SagaError),
-    /// The idempotency guard, or a statement on its keys, failed.
     #[error(transparent)]
     Key(#[from] IdempotencyError),
-    /// The consumer ended.
     #[error(transparent)]
     Consumer(#[from] InboxError),
-    /// Dead letters could not be read or redriven.
     #[error(transparent)]
     DeadLetters(#[from] DeadLetterError),
-    /// The address is in use, or is not an address of this host.
     #[error("cannot listen at {0}")]
     Bind(SocketAddr, #[source] std::io::Error),
-    /// The HTTP server ended.
     #[error("the HTTP server ended")]
     Http(#[source] std::io::Error),
     /// The age would delete rows that may still be needed.
@@ -89,43 +66,34 @@ pub enum ShopError {
     /// A topic keeps messages longer than the markers that identify repeats.
     #[error("{0}")]
     TopicOutlives(String),
-    /// The retention of the topics is unknown.
     #[error(transparent)]
     Retention(#[from] RetentionError),
-    /// A table could not be cleaned completely.
     #[error("cannot clean up `{0}`")]
     NotCleaned(&'static str, #[source] Box<ShopError>),
-    /// None of the tables exists in this database.
     #[error("the database has none of the tables that are cleaned up")]
     NothingToClean,
-    /// The slot does not exist, so the delivered outbox rows are unknown.
+    /// Delivered outbox rows are unknown without the slot.
     #[error("the outbox was not cleaned up: this database has no logical replication slot `{0}`")]
     NoSlot(String),
-    /// The slot is lost. Rows that it has not passed exist only in the table.
+    /// Rows that the slot has not passed exist only in the table.
     #[error("the outbox was not cleaned up: replication slot `{slot}` is lost ({reason})")]
     SlotLost {
-        /// Name of the slot.
+        /// Slot name.
         slot: String,
-        /// Reason from Postgres.
         reason: String,
     },
-    /// The URL of the SMTP server is not usable. The error does not repeat the URL, which may
-    /// contain a password.
+    /// Does not repeat the URL, which may contain a password.
     #[error("the URL of the SMTP server is not valid")]
     SmtpUrl(#[source] lettre::transport::smtp::Error),
-    /// The sender is not a mail address.
     #[error("the sender of mails is not a mail address")]
     MailFrom(#[source] lettre::address::AddressError),
-    /// The async runtime could not start.
     #[error("cannot start the async runtime")]
     Runtime(#[source] std::io::Error),
-    /// Standard output is closed or full.
     #[error("cannot write the summary")]
     Output(#[source] std::io::Error),
 }
 
 impl ShopError {
-    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Consumer(error) => return error.hint(),
@@ -185,8 +153,7 @@ impl ShopError {
         Some(hint.to_owned())
     }
 
-    /// Returns the process's exit code: 2 usage, 69 unavailable, 70 slot lost, 77 permission, 78
-    /// configuration, else 1.
+    /// 2 usage, 69 unavailable, 70 slot lost, 77 permission, 78 configuration, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(refusal) => refusal.exit_code,
@@ -233,7 +200,6 @@ impl ShopError {
         }
     }
 
-    /// Whether the server is read-only, such as a standby.
     pub(super) fn is_read_only(&self) -> bool {
         let mut cause: Option<&(dyn Error + 'static)> = Some(self);
         while let Some(error) = cause {
@@ -246,14 +212,14 @@ impl ShopError {
         false
     }
 
-    /// Returns the error with its causes, for a log. Errors of Postgres show only codes and names,
-    /// because messages may quote rows.
+    /// The error with its causes, for a log. Messages of Postgres may quote rows, so only codes and
+    /// names appear.
     pub fn with_causes(&self) -> String {
         describe(self)
     }
 }
 
-/// Whether the login was refused because of role, password or pg_hba.conf (class 28 of SQLSTATE).
+/// True for class 28 of SQLSTATE: role, password or pg_hba.conf.
 pub(super) fn is_login_refused(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| code.code().starts_with("28"))
 }

@@ -1,7 +1,5 @@
-//! Settings of the shop's Kafka clients: flags, a file, and their check against librdkafka.
+//! Settings of the shop's Kafka clients, checked by librdkafka.
 //!
-//! Input: `--brokers`, `--kafka NAME=VALUE`, `--kafka-file`, or their environment variables.
-//! Output: the librdkafka settings of all clients of a service, or a [`KafkaSettingError`].
 //! Invariant: a secret is accepted only from the file, because any user of the machine can read
 //! command lines. No error repeats a value.
 
@@ -16,7 +14,7 @@ use rdkafka::types::RDKafkaConfRes;
 use super::error::ShopError;
 use postrider_secrets::is_secret_name;
 
-/// librdkafka's two names of the setting that has its own flag.
+/// librdkafka's names of the setting with its own flag.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
 
 /// Kafka's brokers, and settings of the client.
@@ -40,34 +38,27 @@ pub(super) struct KafkaClientArgs {
     file: Option<PathBuf>,
 }
 
-/// Reason why a setting is not usable. No variant contains a value.
+/// No variant contains a value.
 #[derive(Debug, thiserror::Error)]
 pub enum KafkaSettingError {
-    /// The setting is not `NAME=VALUE`; `0` is its location.
+    /// `0` is the location.
     #[error("{0} is not NAME=VALUE")]
     Malformed(String),
-    /// Secrets are not accepted on the command line.
     #[error("the Kafka setting `{0}` is a secret and must not be on the command line")]
     Exposed(String),
-    /// The setting has its own flag.
     #[error("the Kafka setting `{0}` is given by --brokers")]
     Brokers(String),
-    /// librdkafka does not know the setting.
     #[error("the Kafka client has no setting `{0}`")]
     Unknown(String),
-    /// librdkafka refuses the value of the setting.
     #[error("the Kafka client refuses this value of `{0}`")]
     Value(String),
-    /// This program was built without the feature.
     #[error("the Kafka setting `{0}` needs a feature that is not in this build")]
     NotBuilt(String),
-    /// The file cannot be read.
     #[error("cannot read the file {} of Kafka settings", .0.display())]
     File(PathBuf, #[source] std::io::Error),
 }
 
 impl KafkaSettingError {
-    /// Returns the exact fix, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Malformed(_) => Some("such as security.protocol=SASL_SSL".to_owned()),
@@ -82,20 +73,18 @@ impl KafkaSettingError {
 }
 
 impl KafkaArgs {
-    /// Creates settings for unencrypted connections to these brokers: comma-separated `host:port`.
     pub fn at(brokers: impl Into<String>) -> Self {
         Self { brokers: brokers.into(), client: KafkaClientArgs::default() }
     }
 
-    /// Returns `bootstrap.servers`, then the file's settings, then the flags. The last of several
-    /// duplicates wins. librdkafka accepts all of them.
+    /// `bootstrap.servers`, then the file's settings, then the flags. librdkafka uses the last of
+    /// several duplicates.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, ShopError> {
         self.client.settings(&self.brokers)
     }
 }
 
 impl KafkaClientArgs {
-    /// Works as [`KafkaArgs::settings`], for these brokers.
     pub(super) fn settings(&self, brokers: &str) -> Result<Vec<(String, String)>, ShopError> {
         let mut all = vec![("bootstrap.servers".to_owned(), brokers.to_owned())];
         if let Some(path) = &self.file {
@@ -149,7 +138,7 @@ fn pair(text: &str) -> Option<(String, String)> {
     is_good.then(|| (name.to_owned(), value.trim().to_owned()))
 }
 
-/// Checks a setting with librdkafka. Its own message is not used, because it repeats the value.
+/// librdkafka's message is not used, because it repeats the value.
 fn check(name: &str, value: &str) -> Result<(), KafkaSettingError> {
     let named = name.to_owned();
     if BROKERS.contains(&name) {

@@ -1,9 +1,5 @@
-//! The shop, an example application whose order, payment, inventory and notification services
-//! communicate through the outbox.
-//!
-//! Input: a command line (`cli`), HTTP requests and Kafka messages, or a load plan (`load`).
-//! Output: rows in the services' tables and in `outbox`, written in one transaction. Invariant: the
-//! shop communicates with the relay only through Postgres and Kafka, like any application.
+//! The shop, an example application whose services communicate through the outbox. The relay is
+//! reached only through Postgres and Kafka.
 
 pub mod cli;
 pub mod draw;

@@ -1,9 +1,7 @@
 //! Writes orders at a steady rate, each with its outbox row in one transaction, to test the relay.
 //!
-//! Input: a [`LoadPlan`] and a session. Output: rows in Postgres, a [`LoadReport`], and one call of
-//! the observer per row. Invariant: a row is reported as committed only after Postgres confirmed
-//! its COMMIT. A slow COMMIT does not postpone later transactions (open loop), so latency is not
-//! hidden.
+//! Invariant: a row is reported as committed only after Postgres confirmed its COMMIT. A slow
+//! COMMIT does not postpone later transactions (open loop), so latency is not hidden.
 
 use std::time::{Duration, Instant};
 
@@ -13,35 +11,28 @@ use uuid::Uuid;
 use super::draw::{AGGREGATE_TYPE, Fate, Orders, Row, SavepointPosition, Transaction};
 use super::error::ShopError;
 
-/// Rate of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// Committed rows per second, whatever the speed of the database.
     PerSecond(u32),
-    /// Transactions follow each other without a pause.
     Unlimited,
 }
 
-/// Plan of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadPlan {
-    /// Outbox rows to commit, each with its order.
     pub count: u64,
-    /// Rate of the load.
     pub rate: Rate,
-    /// Seed for customers, event types, amounts and rollbacks.
     pub seed: u64,
-    /// Percentage of transactions that are rolled back on purpose; below 100.
+    /// Percentage of all transactions; below 100.
     pub rollback_percent: u8,
-    /// Percentage of committing transactions that roll one row back to a savepoint.
+    /// Percentage of committing transactions; each rolls one row back.
     pub savepoint_percent: u8,
-    /// Number of customers, which are the aggregates and thus the record keys; at least 1.
+    /// Aggregates, which are the record keys; at least 1.
     pub customers: u32,
-    /// Number of event types, which are the topics under the seed configuration; at least 1.
+    /// Topics under the seed configuration; at least 1.
     pub types: u32,
-    /// Size of the JSON text per payload in bytes. Less than about 200 has no effect.
+    /// Bytes of JSON text. Less than about 200 has no effect.
     pub payload_bytes: u32,
-    /// Committed rows per transaction, 1 to 100,000. The last transaction may have fewer.
+    /// 1 to 100,000. The last transaction may have fewer.
     pub tx_rows: u32,
 }
 
@@ -77,7 +68,7 @@ impl LoadPlan {
         }
     }
 
-    /// Returns the due time, after the start, of the transaction that follows `committed` rows.
+    /// Due time, relative to the start.
     fn due(&self, committed: u64) -> Duration {
         match self.rate {
             Rate::Unlimited => Duration::ZERO,
@@ -87,30 +78,23 @@ impl LoadPlan {
     }
 }
 
-/// A row whose transaction has ended.
 #[derive(Debug)]
 pub struct Written<'a> {
-    /// The row as written.
     pub row: &'a Row,
-    /// Instant just before the COMMIT (or ROLLBACK) of its transaction was sent.
+    /// Just before the COMMIT (or ROLLBACK) was sent.
     pub commit_sent: Instant,
 }
 
-/// Result of a load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct LoadReport {
-    /// Outbox rows that committed.
     pub committed: u64,
-    /// Outbox rows of transactions that were rolled back on purpose.
     pub rolled_back: u64,
-    /// Outbox rows rolled back to a savepoint inside a transaction that committed.
     pub savepoints_rolled_back: u64,
-    /// Wall time of the load in seconds.
     pub seconds: f64,
 }
 
-/// Runs the load on one session. Calls `observe` once per row, after Postgres confirmed the COMMIT
-/// or ROLLBACK. A consumer may have seen the row before.
+/// Calls `observe` once per row, after Postgres confirmed the COMMIT or ROLLBACK. A consumer may
+/// have seen the row before.
 ///
 /// If the future is dropped, the session may be inside a transaction: drop the client too.
 pub async fn run(
@@ -134,8 +118,7 @@ pub async fn run(
     Ok(report)
 }
 
-/// One statement writes the orders and the outbox rows of a transaction, so it costs one round trip
-/// for any number of rows. The rows arrive in the order of the arrays.
+/// A single round trip for any number of rows, in the order of the arrays.
 const INSERT: &str = "\
     WITH placed AS ( \
         INSERT INTO orders (id, customer, amount_cents, status, created_at) \
@@ -153,7 +136,6 @@ struct LoadWriter<'c> {
 }
 
 impl LoadWriter<'_> {
-    /// Returns the instant just before the COMMIT or ROLLBACK was sent.
     async fn write(&self, transaction: &Transaction) -> Result<Instant, ShopError> {
         let (rows, rolled_back, position, end) = match transaction {
             Transaction::Rollback { rows } => {

@@ -1,7 +1,4 @@
-//! `shop migrate`: creates the tables of one service in its own database.
-//!
-//! Input: a service and its database. Output: the service's tables, the tables of the patterns that
-//! it uses, and an outbox with its publication if it writes events. Invariant: the command may run
+//! `shop migrate`: creates the tables of one service in its own database. The command may run
 //! again. No table refers to a table of another service.
 
 use clap::{Args, ValueEnum};
@@ -38,10 +35,8 @@ pub enum Service {
 }
 
 impl Service {
-    /// All services.
     pub const ALL: [Self; 4] = [Self::Orders, Self::Payments, Self::Inventory, Self::Notifications];
 
-    /// Returns the pieces of the patterns that the service uses.
     fn pieces(self) -> &'static [Piece] {
         match self {
             Self::Orders => &Piece::ALL,
@@ -51,7 +46,6 @@ impl Service {
         }
     }
 
-    /// Returns the heading of the service's part of the migration.
     fn heading(self) -> &'static str {
         match self {
             Self::Orders => "\n-- The order service.",
@@ -61,7 +55,6 @@ impl Service {
         }
     }
 
-    /// Returns the SQL of the service's own tables.
     fn tables(self) -> String {
         let starts: Vec<usize> =
             Self::ALL.iter().filter_map(|service| SERVICES.find(service.heading())).collect();
@@ -72,7 +65,6 @@ impl Service {
         if self == Self::Orders { [ORDERS, part].join("\n") } else { part.to_owned() }
     }
 
-    /// Returns all statements for the service, which may be run again.
     pub fn sql(self) -> String {
         let pieces = self.pieces().iter().map(|piece| piece.sql());
         pieces.chain([self.tables()]).collect::<Vec<_>>().join("\n")
@@ -80,8 +72,7 @@ impl Service {
 }
 
 impl MigrateArgs {
-    /// Runs the migration. The pieces and the service's tables are two transactions. Each is
-    /// complete or absent.
+    /// Two transactions: the pieces, and the service's tables.
     pub(super) async fn run(&self) -> Result<(), ShopError> {
         let mut client = connect(&self.database_url).await?;
         migrations::migrate(&mut client, "public", self.service.pieces()).await?;

@@ -1,9 +1,5 @@
-//! Liveness and readiness probes and metrics of a service, as HTTP routes.
-//!
-//! Input: the database pool, the service's metrics, read at each scrape, and its consumer, if it
-//! has one. Output: `/livez`, `/readyz` and `/metrics` for Prometheus. Invariant: `/readyz`
-//! succeeds only while the database accepts writes. If the service needs its consumer, the consumer
-//! must work too.
+//! Probes and metrics of a service: `/livez`, `/readyz` and `/metrics`. `/readyz` succeeds only
+//! while the database accepts writes and a required consumer works.
 
 use std::error::Error as _;
 use std::fmt;
@@ -27,17 +23,15 @@ const UNAVAILABLE: &str = "the database does not answer";
 const READ_ONLY: &str = "the database is read-only";
 const LOGIN_REFUSED: &str = "the database refuses the login";
 
-/// Name, help text and value of a metric. The name of a counter ends in `_total`.
+/// Name (a counter's ends in `_total`), help text, value.
 pub(super) type Metric = (&'static str, &'static str, u64);
 
-/// The consumer of a service, and whether the service is ready only while the consumer works.
 #[derive(Clone)]
 struct ServiceConsumer {
     counters: Arc<ConsumerCounters>,
     is_required: bool,
 }
 
-/// The probes and metrics of a service.
 #[derive(Clone)]
 pub(super) struct Probes {
     pool: Pool,
@@ -46,7 +40,6 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// Creates the probes. They read the metrics from `counts` at each scrape.
     pub(super) fn new(
         pool: Pool,
         counts: impl Fn() -> Vec<Metric> + Send + Sync + 'static,
@@ -54,12 +47,11 @@ impl Probes {
         Self { pool, counts: Arc::new(counts), consumer: None }
     }
 
-    /// Adds the consumer. The service is ready only while it works.
     pub(super) fn with_required_consumer(self, counters: Arc<ConsumerCounters>) -> Self {
         Self { consumer: Some(ServiceConsumer { counters, is_required: true }), ..self }
     }
 
-    /// Adds the consumer. The service can be ready without it.
+    /// The service can be ready without it.
     pub(super) fn with_optional_consumer(self, counters: Arc<ConsumerCounters>) -> Self {
         Self { consumer: Some(ServiceConsumer { counters, is_required: false }), ..self }
     }
@@ -84,7 +76,6 @@ async fn ready(State(probes): State<Probes>) -> Response {
     }
 }
 
-/// Returns the reason why the database is unusable.
 async fn not_ready_reason(pool: &Pool) -> Option<&'static str> {
     let client = match pool.get().await {
         Ok(client) => client,
@@ -106,8 +97,8 @@ async fn not_ready_reason(pool: &Pool) -> Option<&'static str> {
     Some(READ_ONLY)
 }
 
-/// Whether the client refused the server because it is read-only, as `target_session_attrs`
-/// requires. An I/O error has an errno; this error has none.
+/// True if `target_session_attrs` refused a read-only server. Unlike an I/O error, this error has
+/// no errno.
 fn is_refused(error: &tokio_postgres::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     cause.is_some_and(|cause| {
@@ -124,7 +115,6 @@ async fn metrics(State(probes): State<Probes>, headers: HeaderMap) -> Response {
     metrics_response(ShopMetrics(all), &headers)
 }
 
-/// Returns the counters of a consumer.
 fn counts(consumer: &ConsumerSnapshot) -> Vec<Metric> {
     vec![
         ("shop_messages_processed_total", "messages that had their effect", consumer.processed),
@@ -150,7 +140,6 @@ fn counts(consumer: &ConsumerSnapshot) -> Vec<Metric> {
     ]
 }
 
-/// Returns the gauges of a consumer, without unknown values.
 fn gauges(status: &ConsumerStatus) -> Vec<Metric> {
     let &ConsumerStatus { partitions, lag_messages, waiting_messages, .. } = status;
     let lag = ("shop_consumer_lag_messages", "messages that are not handled yet", lag_messages);
@@ -165,7 +154,6 @@ fn gauges(status: &ConsumerStatus) -> Vec<Metric> {
     [partitions, lag, waiting].into_iter().filter_map(known).collect()
 }
 
-/// Metrics of one scrape.
 #[derive(Debug)]
 struct ShopMetrics(Vec<Metric>);
 
@@ -187,7 +175,6 @@ mod tests {
     use super::{ConsumerStatus, Probes, ShopMetrics, gauges, metrics, ready};
     use crate::settings::{database, pool};
 
-    /// Creates probes without a reachable database.
     fn probes() -> Probes {
         let nowhere = database("postgres://nobody@127.0.0.1:1/none?sslmode=disable").unwrap();
         Probes::new(pool(&nowhere).unwrap(), Vec::new)

@@ -1,9 +1,5 @@
-//! Runs a service: a consumer, an HTTP server and background tasks, which start and stop together.
-//!
-//! Input: these parts, and a future that completes when the service should stop. The consumer then
-//! finishes its batch, and open requests have 10 seconds to complete. Output: the first error of
-//! background, consumer or HTTP server, in this order. Invariant: if one part ends by itself, all
-//! stop.
+//! Runs a consumer, an HTTP server and background tasks, which start and stop together. The first
+//! error of background, consumer or HTTP server, in this order, is returned.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,12 +14,9 @@ use super::settings::ServiceListener;
 use postrider_patterns::inbox::{Consumer, Effects};
 use postrider_service::http;
 
-/// Maximum time for open requests after the stop signal, so that a client that never finishes its
-/// request does not delay the stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs a service to its end. `tls` secures the consumer's session. `background` ends only with an
-/// error.
+/// `tls` secures the consumer's session. `background` ends only with an error.
 pub(super) async fn run<E: Effects>(
     consumer: Consumer<E>,
     tls: MakeRustlsConnect,

@@ -1,10 +1,7 @@
 //! Settings that all services share, and the objects built from them.
 //!
-//! Input: flags and environment. Output: the listening socket and the future of SIGINT or SIGTERM,
-//! the database's address and a pool of sessions, and the specification of a consumer. Also a check
-//! that ends with an error if the database refuses the login. Invariant: every session has lock,
-//! statement and idle-in-transaction timeouts, unless its `options` set others. A frozen process
-//! therefore cannot hold locks for ever.
+//! Invariant: every session has lock, statement and idle-in-transaction timeouts, unless its
+//! `options` set others.
 
 use std::fmt;
 use std::future::Future;
@@ -23,24 +20,20 @@ use super::kafka::KafkaArgs;
 use postrider_patterns::inbox::{CacheSpec, ConsumerSpec};
 use postrider_postgres::control::{LoginRefused, SqlAddress};
 
-/// Maximum number of database sessions. Each is a backend process of the server.
+/// Each session is a backend process of the server.
 pub(super) const SESSIONS: usize = 16;
-/// Maximum time for a request to wait for a session, or for the database to accept a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
-/// Defaults of libpq's variables, if neither the environment nor the URL sets them: `SESSION_LIMIT`
-/// in seconds as the connect timeout, and only servers that accept writes.
+/// Defaults of libpq's variables: `SESSION_LIMIT` in seconds, and only servers that accept writes.
 const DEFAULTS: [(&str, &str); 2] =
     [("PGCONNECT_TIMEOUT", "5"), ("PGTARGETSESSIONATTRS", "read-write")];
-/// Idle time before the first TCP keepalive. A server that does not acknowledge data is given up
-/// after the relay's `tcp_user_timeout`.
+/// A server that does not acknowledge data is given up after the relay's `tcp_user_timeout`.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// A request that waits longer for another one with its key gets 409. A frozen process must not
-/// hold its locks for ever.
+/// hold locks for ever.
 const TIMEOUT_OPTIONS: &str = "-c lock_timeout=1s -c statement_timeout=30s \
                       -c idle_in_transaction_session_timeout=10s";
 
-/// `session.timeout.ms`: the maximum silence of a member of the consumer group before its
-/// partitions are reassigned. A killed member's partitions are not read for that long, and an order
+/// `session.timeout.ms`: a killed member's partitions are not read for that long, and an order
 /// takes several steps.
 const SESSION_TIMEOUT_MS: &str = "10000";
 
@@ -63,7 +56,7 @@ pub struct ServiceSettings {
 
 impl fmt::Debug for ServiceSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URLs of the database and of Redis may contain passwords.
+        // The URLs may contain passwords.
         f.debug_struct("ServiceSettings")
             .field("kafka", &self.kafka)
             .field("bind", &self.bind)
@@ -71,14 +64,12 @@ impl fmt::Debug for ServiceSettings {
     }
 }
 
-/// The listening socket of a service, and its stop signal.
 pub struct ServiceListener<S> {
     pub(super) listener: TcpListener,
     pub(super) stop: S,
 }
 
 impl<S: Future<Output = ()>> ServiceListener<S> {
-    /// Listens at `bind`. The service ends when `stop` completes.
     pub async fn listen(bind: SocketAddr, stop: S) -> Result<Self, ShopError> {
         let failed = |source| ShopError::Bind(bind, source);
         let listener = TcpListener::bind(bind).await.map_err(failed)?;
@@ -87,14 +78,14 @@ impl<S: Future<Output = ()>> ServiceListener<S> {
         Ok(Self { listener, stop })
     }
 
-    /// Returns the listening address, which is useful if `bind` had port 0.
+    /// Returns the real port if `bind` had port 0.
     pub fn address(&self) -> Result<SocketAddr, ShopError> {
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         self.listener.local_addr().map_err(|source| ShopError::Bind(unknown, source))
     }
 }
 
-/// Completes on SIGINT or SIGTERM, and on SIGHUP, which a closed terminal sends.
+/// SIGHUP comes from a closed terminal.
 pub async fn stop_signal() {
     match (signal(SignalKind::terminate()), signal(SignalKind::hangup())) {
         (Ok(mut terminate), Ok(mut hangup)) => tokio::select! {
@@ -111,8 +102,7 @@ impl ServiceSettings {
         database(&self.database_url)
     }
 
-    /// Completes with an error only if the database refuses the login now. An unreachable server is
-    /// retried, but retries do not help against a refused login.
+    /// Completes only if the database refuses the login now, because retries do not help then.
     pub(super) async fn login_refused(&self) -> ShopError {
         match resolve(&self.database_url, &DEFAULTS) {
             Err(error) => return error,
@@ -125,7 +115,6 @@ impl ServiceSettings {
         std::future::pending().await
     }
 
-    /// Returns the specification of the service's consumer for these topics.
     pub(super) fn consumer(
         &self,
         name: &str,
@@ -141,7 +130,6 @@ impl ServiceSettings {
     }
 }
 
-/// Creates the connection pool. Sessions are opened on demand.
 pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let SqlAddress { config, tls } = database.clone();
@@ -155,7 +143,6 @@ pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
         .map_err(ShopError::Pool)
 }
 
-/// Returns the connection settings of `url`, with the defaults of this module for missing values.
 pub(super) fn database(url: &str) -> Result<SqlAddress, ShopError> {
     let mut info = resolve(url, &DEFAULTS)?;
     // The later of two options with one name applies.

@@ -1,11 +1,8 @@
 //! Message processing of the inventory service: reserves stock for paid orders, and releases it.
 //!
-//! Input: PaymentProcessed, OrderTimedOut. Output: reservations, stock, and outbox rows, in the
-//! transaction that also marks the message as processed.
-//!
-//! Invariant: insufficient stock is a result, committed with its event, not an error. An order that
-//! timed out before its payment arrived is never reserved, because a RELEASED row replaces the
-//! reservation. Every request to release is answered, however often it comes.
+//! Invariant: insufficient stock is a committed result. An order that timed out before its payment
+//! arrived is never reserved, because a RELEASED row replaces the reservation. Every request to
+//! release is answered.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,13 +13,10 @@ use crate::messages::{interest, order_id};
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::outbox_writer::{Event, append};
 
-/// Topics that the inventory service reads.
 pub(crate) const TOPICS: [&str; 2] = ["PaymentProcessed", "OrderTimedOut"];
 
-/// Reserves and releases stock.
 pub(super) struct InventoryEffects;
 
-/// The fields of PaymentProcessed that the service needs.
 #[derive(Deserialize)]
 struct PaidOrder {
     sku: String,
@@ -54,7 +48,7 @@ async fn reserve(
     if paid.quantity <= 0 {
         return Err(Failure::poison("quantity must be greater than 0"));
     }
-    // The reservation comes first, because two messages about one order conflict on this row.
+    // Two messages about one order conflict on this row, so it comes first.
     let reserved = transaction
         .execute(
             "INSERT INTO reservations (order_id, sku, quantity, status) \
@@ -79,8 +73,8 @@ async fn reserve(
     unavailable(transaction, order, &paid.sku).await
 }
 
-/// Releases a reservation, or writes a row that prevents a later one. Answers each request, because
-/// a repeated request means that the order service did not get the answer.
+/// Writes a row that prevents a later reservation. A repeated request means that the order service
+/// did not get the answer.
 async fn release(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
     let bar = "INSERT INTO reservations (order_id, sku, quantity, status) \
                VALUES ($1, '', 0, 'RELEASED') ON CONFLICT (order_id) DO NOTHING";

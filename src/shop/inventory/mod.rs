@@ -1,9 +1,5 @@
 //! The inventory service: reserves stock for paid orders and releases it for orders that timed out.
-//!
-//! Input: the events PaymentProcessed and OrderTimedOut from Kafka. Output: InventoryReserved,
-//! InventoryUnavailable, InventoryReleased, through the outbox. Invariant: an order takes stock at
-//! most once and returns it at most once. Stock is never below zero. `run` starts the consumer and
-//! the probes.
+//! An order takes and returns stock at most once. Stock is never below zero.
 
 mod effects;
 
@@ -20,7 +16,6 @@ use postrider_patterns::inbox::Consumer;
 /// Consumer group, owner of the markers, and prefix of the dead-letter topic.
 pub const NAME: &str = "shop-inventory";
 
-/// Serves at `endpoint` until the stop signal.
 pub async fn run(
     settings: &ServiceSettings,
     endpoint: ServiceListener<impl Future<Output = ()>>,

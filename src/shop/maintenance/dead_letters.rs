@@ -1,10 +1,7 @@
-//! Metrics of the dead letters of the shop's services: the number that was not redriven, and the
-//! age of the oldest.
+//! Metrics of the services' dead letters: the number not redriven, and the age of the oldest.
 //!
-//! Input: the Kafka connection; the dead-letter topics of the services. Output: two gauges.
-//! Invariant: while any of the topics cannot be read, both are absent, because a number that is too
-//! small would end an alert. A missing topic has no dead letters: its service is not deployed, or
-//! it waits for the topic and logs that.
+//! Invariant: while any topic cannot be read, both are absent, because a number that is too small
+//! would end an alert. A missing topic has no dead letters.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,19 +15,18 @@ use crate::ShopError;
 use crate::probes::Metric;
 use crate::{inventory, notifications, orders, payments};
 
-/// Minimum interval of readings. A reading covers whole topics, which contain few records.
+/// A reading covers whole topics, which contain few records.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 const CONSUMERS: [&str; 4] = [orders::NAME, payments::NAME, inventory::NAME, notifications::NAME];
 
-/// Values of the last reading.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetterGauges {
     known: Mutex<Option<Pending>>,
 }
 
 impl DeadLetterGauges {
-    /// Reads the topics every `every`, but at most every 30 s, until the stop signal.
+    /// Reads the topics every `every`, or every 30 s if that is shorter.
     pub(super) async fn watch(
         &self,
         kafka: &[(String, String)],
@@ -60,7 +56,6 @@ impl DeadLetterGauges {
         *self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = pending;
     }
 
-    /// Returns the gauges; none while the values are unknown.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let known = *self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(Pending { count, oldest_ms, .. }) = known else { return Vec::new() };
@@ -77,7 +72,7 @@ impl DeadLetterGauges {
     }
 }
 
-/// Reads the topics of all services. Blocks.
+/// Blocks.
 fn read(kafka: &[(String, String)]) -> Result<Pending, DeadLetterError> {
     let mut all = Pending::default();
     for consumer in CONSUMERS {

@@ -1,9 +1,5 @@
 //! Minimum age at which `shop maintain` may delete a row, so that a redelivered message is still
 //! recognised as processed.
-//!
-//! Input: the topics' retention, from arguments or from Kafka, and the time for which dead letters
-//! may be redriven; a table and an age. Output: an error if the age is not safe for that table.
-//! Pure.
 
 use std::time::Duration;
 
@@ -14,14 +10,12 @@ use crate::ShopError;
 use postrider_patterns::inbox::TopicRetention;
 use postrider_service::units::parse_duration;
 
-/// Margin for clock skew and late retention, added to every horizon.
+/// Clock skew and late retention, in every horizon.
 const MARGIN: Duration = Duration::from_hours(24);
 /// Default of segment.ms. A record is kept until the newest one of its segment expires.
 const SEGMENT_MS: Duration = Duration::from_hours(7 * 24);
-/// Time for which the guard caches a response. Clients no longer retry after it.
 const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_hours(24);
-/// The relay reads the WAL, not the table. After a lost slot, however, rows are resent from the
-/// table.
+/// After a lost slot, rows are resent from the table.
 const OUTBOX: Duration = Duration::from_hours(24);
 
 /// How long a message can be redelivered.
@@ -38,7 +32,6 @@ pub(super) struct Horizons {
 }
 
 impl Horizons {
-    /// Refuses an age at which a row of this table may still be needed.
     pub(super) fn check(&self, table: CleanupTable, older_than: Duration) -> Result<(), ShopError> {
         let safe = self.safe(table);
         if older_than >= safe {
@@ -52,7 +45,6 @@ impl Horizons {
         )))
     }
 
-    /// Refuses if a topic keeps records longer than the horizons assume.
     pub(super) fn check_topics(&self, topics: &[TopicRetention]) -> Result<(), ShopError> {
         let assumed = self.topic_retention + SEGMENT_MS;
         let hours = |time: Duration| time.as_millis().div_ceil(3_600_000);
@@ -73,10 +65,9 @@ impl Horizons {
     fn safe(&self, table: CleanupTable) -> Duration {
         MARGIN
             + match table {
-                // A message may stay in its topic and then in the dead-letter topic for these
-                // times. A redrive puts it into its topic again, for all consumers. Sagas,
-                // payments, reservations and notifications are kept as long as the markers, so that
-                // a late message is recognised as processed.
+                // A message may stay in its topic and then in the dead-letter topic, and a redrive
+                // puts it into its topic again. Sagas, payments, reservations and notifications
+                // also recognise late messages.
                 CleanupTable::ProcessedMessages
                 | CleanupTable::Sagas
                 | CleanupTable::Payments

@@ -1,9 +1,4 @@
-//! `shop maintain`: deletes old rows, once or at an interval; with `--bind` it also serves probes
-//! and metrics.
-//!
-//! Input: an age, tables, the relay's slot, and Kafka's topic settings. Output: a line of JSON per
-//! table. It deletes markers of processed messages, idempotency keys, ended sagas, undone payments
-//! and reservations, and outbox rows. It cleans the tables that the database has.
+//! `shop maintain`: deletes old rows, once or at an interval.
 //!
 //! Invariant: no row younger than its table's safe age is deleted, and no outbox row that the slot
 //! has not passed. Transactions are small, so locks are short. An interrupted run keeps its
@@ -85,7 +80,6 @@ pub(super) struct MaintenanceArgs {
     bind: Option<SocketAddr>,
 }
 
-/// Result of a run for one table, in the form of the output.
 #[derive(Debug, Serialize)]
 struct Cleaned<'a> {
     table: &'static str,
@@ -103,10 +97,8 @@ struct MaintenanceRun<'a> {
 }
 
 impl MaintenanceArgs {
-    /// Runs once and prints a line of JSON per table, or runs until the stop signal. SIGTERM ends
-    /// either after the current transaction, with success.
-    ///
-    /// A single run fails if a table could not be cleaned, after the other tables were cleaned.
+    /// SIGTERM ends a run with success after the current transaction. A single run fails after all
+    /// tables if one could not be cleaned.
     pub(super) async fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         for table in self.tables() {
             self.horizons.check(*table, self.older_than)?;
@@ -131,7 +123,7 @@ impl MaintenanceArgs {
         work.await
     }
 
-    /// Runs before every cleanup, because an operator may change a topic's retention at any time.
+    /// An operator may change a topic's retention at any time.
     async fn check_topics(&self) -> Result<(), ShopError> {
         if !self.tables().iter().any(|table| table.outlives_topics()) {
             return Ok(());
@@ -157,8 +149,6 @@ impl MaintenanceArgs {
         if self.tables.is_empty() { &CleanupTable::ALL } else { &self.tables }
     }
 
-    /// Returns the named tables, or the tables that the database has. A service has only its own
-    /// tables.
     async fn present(&self, client: &Client) -> Result<Vec<CleanupTable>, ShopError> {
         if !self.tables.is_empty() {
             return Ok(self.tables.clone());
@@ -176,8 +166,8 @@ impl MaintenanceArgs {
 }
 
 impl MaintenanceRun<'_> {
-    /// Cleans all tables, then fails with the first error, if there was one. Skips tables that
-    /// outlive the topics if Kafka keeps messages too long or does not return its retention.
+    /// Skips tables that outlive the topics if Kafka keeps messages too long or its retention is
+    /// unknown.
     async fn clean(&self, output: &mut dyn Write) -> Result<(), ShopError> {
         let mut failure = self.args.check_topics().await.err();
         let unsafe_topics = failure.as_ref().map(ToString::to_string);
@@ -202,7 +192,7 @@ impl MaintenanceRun<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Cleans one table. Returns `None` on failure, so that the others are still cleaned.
+    /// `None` on failure, so that the others are still cleaned.
     async fn sweep(
         &self,
         sweep: &Sweep<'_>,
@@ -243,7 +233,7 @@ impl MaintenanceRun<'_> {
         }
     }
 
-    /// Counts dead letters for the metrics, if brokers are set. Returns only on error.
+    /// Returns only on error.
     async fn watch_dead_letters(&self) -> Result<(), ShopError> {
         if let (Some(brokers), Some(every)) = (&self.args.brokers, self.args.every) {
             let kafka = self.args.kafka.settings(brokers)?;
@@ -252,7 +242,6 @@ impl MaintenanceRun<'_> {
         std::future::pending().await
     }
 
-    /// Serves probes and metrics. Returns only on error.
     async fn serve(&self) -> Result<(), ShopError> {
         let Some(bind) = self.args.bind else { return std::future::pending().await };
         let failed = |source| ShopError::Bind(bind, source);

@@ -1,15 +1,14 @@
 //! Checks that the relay's replication slot is usable, because only the slot shows which outbox
 //! rows were delivered.
 //!
-//! Input: a slot's name. Output: nothing, or an error if the outbox must not be cleaned. A slot of
-//! another database or without logical decoding counts as missing. A slot that Postgres invalidated
-//! counts as lost.
+//! A slot of another database or without logical decoding counts as missing, an invalidated one as
+//! lost.
 
 use tokio_postgres::Client;
 
 use crate::ShopError;
 
-/// Refuses a missing or lost slot. `table` compares each row with the slot's position.
+/// `table` compares each row with the slot's position.
 pub(super) async fn check(client: &Client, slot: &str) -> Result<(), ShopError> {
     // `invalidation_reason` exists since PostgreSQL 17.
     let sql = "SELECT wal_status = 'lost', to_jsonb(s)->>'invalidation_reason' \

@@ -1,10 +1,7 @@
-//! Deletes old rows of one table, page by page from the oldest. Counts the deleted rows for output
-//! and metrics.
+//! Deletes old rows of one table, page by page from the oldest.
 //!
-//! Input: a table and an age. Output: `CleanupCounts`: deleted rows, and rows that are old enough
-//! but still needed. Invariant: each row is visited once, by keyset pagination through the index
-//! over age and key, even if many rows have one age. A page is one transaction. A stop ends the
-//! `pause` between pages early.
+//! Invariant: each row is visited once, by keyset pagination through the index over age and key. A
+//! page is one transaction.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,19 +19,14 @@ use super::{MaintenanceArgs, slot};
 use crate::ShopError;
 use crate::probes::Metric;
 
-/// Interval of progress logs.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Counters of this process over all tables.
 #[derive(Debug, Default)]
 pub(super) struct MaintenanceTotals {
-    /// Deleted rows.
     pub(super) deleted: AtomicU64,
-    /// Outbox rows that the last run found old enough, but not passed by the slot.
+    /// Outbox rows of the last run that the slot had not passed.
     pub(super) held_back: AtomicU64,
-    /// Runs that skipped the outbox because the slot was missing or lost.
     pub(super) left_alone: AtomicU64,
-    /// Runs that failed for any table.
     pub(super) failed: AtomicU64,
 }
 
@@ -62,33 +54,27 @@ impl MaintenanceTotals {
     }
 }
 
-/// Result for one table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct CleanupCounts {
-    /// Deleted rows; in a dry run, rows that would be deleted.
+    /// In a dry run, rows that would be deleted.
     pub(super) deleted: u64,
-    /// Rows that are old enough but still needed.
+    /// Old enough, but still needed.
     pub(super) held_back: u64,
-    /// Rows of dependent tables that were deleted with them.
     #[serde(rename = "along", skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) dependents: BTreeMap<&'static str, u64>,
-    /// Reason why the table was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_alone: Option<String>,
 }
 
-/// Cleans tables over one session.
 pub(super) struct Sweep<'a> {
     pub(super) client: &'a Client,
     pub(super) args: &'a MaintenanceArgs,
-    /// Counters that are updated during the run.
     pub(super) totals: &'a MaintenanceTotals,
-    /// Becomes true when the run should stop.
     pub(super) stop: watch::Receiver<bool>,
 }
 
 impl Sweep<'_> {
-    /// Deletes rows that are old enough, or counts them, until none is left or the stop signal.
+    /// Ends when no old row is left, or at the stop signal.
     pub(super) async fn table(&self, table: CleanupTable) -> Result<CleanupCounts, ShopError> {
         if table == CleanupTable::Outbox {
             slot::check(self.client, &self.args.slot).await?;
@@ -136,7 +122,6 @@ impl Sweep<'_> {
         Ok(self.client.query_one(page, &values).await?)
     }
 
-    /// Adds the counts of a page. Returns the number of visited rows.
     fn add(
         &self,
         table: CleanupTable,
@@ -162,15 +147,14 @@ impl Sweep<'_> {
     }
 }
 
-/// Sleeps, but returns early on the stop signal.
 pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
     let mut stop = stop.clone();
-    // A dropped sender would end the wait early. The sender outlives every sweep.
+    // The sender outlives every sweep.
     let _ = tokio::time::timeout(time, stop.wait_for(|stop| *stop)).await;
 }
 
-/// Returns the SQL of one page. Columns: the numbers of visited, deleted and still needed rows; age
-/// and key of the last row; the number of deleted rows per dependent table.
+/// Columns: numbers of visited, deleted and needed rows; age and key of the last row; deleted rows
+/// per dependent table.
 fn page(table: CleanupTable, dry_run: bool) -> String {
     let (name, age) = (table.name(), table.age());
     let columns = |show: fn(usize, &str, KeyType) -> String| {
@@ -199,13 +183,12 @@ fn page(table: CleanupTable, dry_run: bool) -> String {
         } else {
             format!("DELETE FROM {table} AS a USING gone AS g WHERE {which} RETURNING 1")
         };
-        // Writing to a string cannot fail.
         let _ = write!(dependents, ", gone_{table} AS ({rows})");
         let _ = write!(counts, ", (SELECT count(*) FROM gone_{table}) AS {table}");
     }
     format!(
-        // A single row comparison is an index position. A separate comparison of the age would
-        // start the scan before all rows of that age.
+        // A single row comparison is an index position. A separate one would start before all rows
+        // of that age.
         "WITH page AS MATERIALIZED (SELECT t.ctid AS place, t.{age} AS age, {key}, \
                  {is_needed} AS needed FROM {name} AS t WHERE {has_ended} \
                  AND (t.{age}, {key}) > (($1::text[])[1]::timestamptz, {from}) \

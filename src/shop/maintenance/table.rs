@@ -1,9 +1,7 @@
-//! The tables that are cleaned, and the rows that may be deleted.
+//! The tables that are cleaned, and SQL for the rows that may be deleted.
 //!
-//! Output: per table its name, key columns, and SQL. The SQL gives the age of a row, and whether it
-//! is complete and still needed. It also finds the rows of other tables that are deleted with it.
 //! Invariant: rows of unfinished sagas, valid charges and reservations, and outbox rows that the
-//! slot has not passed are never deleted. No statement reads a table of another service. Pure.
+//! slot has not passed are never deleted. No statement reads a table of another service.
 
 use clap::ValueEnum;
 use postrider_postgres::control::prune::not_passed;
@@ -29,24 +27,20 @@ pub(super) enum CleanupTable {
     Outbox,
 }
 
-/// Rows of another table that are deleted with a row `g` of this one.
+/// Rows `a` of another table that are deleted with a row `g`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dependent {
-    /// The other table, `a`.
     pub(super) table: &'static str,
-    /// Condition on its rows.
     pub(super) which: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyType {
-    /// Any text.
     Text,
     Uuid,
 }
 
 impl KeyType {
-    /// Returns the type's name in Postgres.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -54,7 +48,6 @@ impl KeyType {
         }
     }
 
-    /// Returns the smallest value of the type.
     pub(super) fn least(self) -> String {
         match self {
             Self::Text => String::new(),
@@ -64,7 +57,7 @@ impl KeyType {
 }
 
 impl CleanupTable {
-    /// All tables. The outbox is last, because it may have to be skipped.
+    /// The outbox is last, because it may have to be skipped.
     pub(super) const ALL: [Self; 7] = [
         Self::ProcessedMessages,
         Self::IdempotencyKeys,
@@ -75,7 +68,6 @@ impl CleanupTable {
         Self::Outbox,
     ];
 
-    /// Returns the table's name in the migrations.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::ProcessedMessages => "processed_messages",
@@ -88,13 +80,12 @@ impl CleanupTable {
         }
     }
 
-    /// Whether a row is kept for as long as a message may be redelivered.
+    /// True if a row is kept for as long as a message may be redelivered.
     pub(super) const fn outlives_topics(self) -> bool {
         !matches!(self, Self::IdempotencyKeys | Self::Outbox)
     }
 
-    /// Returns the timestamp column for the age of a row: the first column of an index, followed by
-    /// the key.
+    /// Timestamp column: the first column of an index, followed by the key.
     pub(super) const fn age(self) -> &'static str {
         match self {
             Self::ProcessedMessages => "processed_at",
@@ -104,13 +95,12 @@ impl CleanupTable {
         }
     }
 
-    /// Returns the condition on the visited rows `t`: the predicate of the index over the age.
+    /// Condition on rows `t`: the predicate of the index over the age.
     pub(super) const fn has_ended(self) -> &'static str {
         match self {
             Self::Sagas => "t.ended_at IS NOT NULL",
-            // A valid charge or reservation is kept like its order, because a later undo needs it.
-            // Only the order service knows when the order ends. Requests to undo are answered
-            // without the row too.
+            // A later undo needs a valid charge or reservation, and only the order service knows
+            // when the order ends. Requests to undo are answered without the row too.
             Self::Payments => "t.status IN ('DECLINED', 'REFUNDED', 'VOIDED')",
             Self::Reservations => "t.status IN ('UNAVAILABLE', 'RELEASED')",
             Self::Notifications => "t.status NOT IN ('WAITING', 'PENDING')",
@@ -118,7 +108,7 @@ impl CleanupTable {
         }
     }
 
-    /// Returns the condition on rows that are still needed at any age. `$4` is the slot.
+    /// Condition on rows that are needed at any age. `$4` is the slot.
     pub(super) fn is_needed(self) -> String {
         match self {
             Self::Outbox => not_passed("$4::text"),
@@ -126,8 +116,7 @@ impl CleanupTable {
         }
     }
 
-    /// Returns the columns and types of the primary key. The key distinguishes rows of one age, and
-    /// `dependents` uses it to find dependent rows.
+    /// Primary key, which distinguishes rows of one age and finds `dependents`.
     pub(super) const fn key(self) -> &'static [(&'static str, KeyType)] {
         match self {
             Self::ProcessedMessages => {
@@ -142,8 +131,7 @@ impl CleanupTable {
         }
     }
 
-    /// Returns the dependent rows. The sequence of an aggregate is deleted with the aggregate,
-    /// never before, because its numbers would restart at 1.
+    /// A sequence is deleted with its aggregate, never before: its numbers would restart at 1.
     pub(super) const fn dependents(self) -> &'static [Dependent] {
         const COUNTER: &str = "outbox_sequences";
         match self {

@@ -1,9 +1,5 @@
 //! Message processing of the notification service: writes the intent to mail; never sends a mail.
-//!
-//! Input: OrderCreated, OrderConfirmed, OrderCancelled, in any order. Output: a row in
-//! `notifications`, in the transaction that also marks the message as processed; the task that
-//! sends mails is then woken. Invariant: an order gets one intent, when its customer and its end
-//! are both known.
+//! An order gets one intent, when its customer and its end are both known.
 
 use std::sync::Arc;
 
@@ -14,16 +10,13 @@ use tokio_postgres::Transaction;
 use crate::messages::{interest, order_id};
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 
-/// Topics that the notification service reads.
 pub(super) const TOPICS: [&str; 3] = ["OrderCreated", "OrderConfirmed", "OrderCancelled"];
 
-/// Writes intents, and wakes the task that executes them.
 pub(super) struct NotificationEffects {
     /// Notified after each commit.
     pub(super) intents: Arc<Notify>,
 }
 
-/// The fields of OrderCreated that the service needs.
 #[derive(Deserialize)]
 struct OrderCreated {
     customer: String,

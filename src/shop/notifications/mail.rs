@@ -1,9 +1,7 @@
 //! The text of a mail, and its delivery by SMTP.
 //!
-//! Input: an order's end. Output: the mail was sent, was refused permanently, or must be retried.
-//! Invariant: all mails about one event are identical byte for byte. Their Message-ID is derived
-//! from the event's id, so that mail servers and people recognise a repeat. The text is ASCII and
-//! quotes no text of a customer.
+//! Invariant: all mails about one event are identical, with a Message-ID from the event's id, so
+//! that repeats are recognised. The text is ASCII and quotes no text of a customer.
 
 use std::time::Duration;
 
@@ -13,38 +11,30 @@ use uuid::Uuid;
 
 use crate::ShopError;
 
-/// Maximum time for the server to answer a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// The end of an order, for a mail to its customer.
 #[derive(Debug)]
 pub(super) struct OrderEnd {
-    /// Id of the order.
     pub(super) order: Uuid,
-    /// Id of the event.
     pub(super) event: Uuid,
     /// OrderConfirmed or OrderCancelled.
     pub(super) event_type: String,
-    /// The customer, which may or may not be a mail address.
+    /// May or may not be a mail address.
     pub(super) customer: String,
-    /// Date of the mail in the format of RFC 5322.
+    /// Format of RFC 5322.
     pub(super) date: String,
 }
 
-/// Outcome of a mail.
 #[derive(Debug)]
 pub(super) enum MailOutcome {
-    /// The server has accepted the mail.
     Sent,
-    /// The server refuses the mail permanently, with this reply code.
+    /// Refused permanently, with this reply code.
     Refused(i16),
-    /// The customer is not a mail address.
     Unaddressed,
-    /// The server is unreachable or failing: try again later.
+    /// Unreachable or failing: try again later.
     Failed(lettre::transport::smtp::Error),
 }
 
-/// SMTP client of one server.
 #[derive(Clone)]
 pub(super) struct Mailer {
     server: AsyncSmtpTransport<Tokio1Executor>,
@@ -52,7 +42,6 @@ pub(super) struct Mailer {
 }
 
 impl Mailer {
-    /// Creates a client of the server at `url`. `from` is the sender of all mails.
     pub(super) fn new(url: &str, from: &str) -> Result<Self, ShopError> {
         let server = AsyncSmtpTransport::<Tokio1Executor>::from_url(url);
         let server = server.map_err(ShopError::SmtpUrl)?.timeout(Some(COMMAND_LIMIT)).build();
@@ -60,7 +49,7 @@ impl Mailer {
         Ok(Self { server, from })
     }
 
-    /// Sends a mail. A repeat is identical.
+    /// A repeat is identical.
     pub(super) async fn send(&self, end: &OrderEnd) -> MailOutcome {
         // Not every server accepts non-ASCII addresses.
         let to = end.customer.parse::<Address>().ok().filter(|_| end.customer.is_ascii());
@@ -76,8 +65,7 @@ impl Mailer {
         let Some(code) = code.and_then(|code| code.to_string().parse().ok()) else {
             return MailOutcome::Failed(error);
         };
-        // The server may have refused the greeting or the login, which is not the recipient's
-        // fault.
+        // The server may have refused the greeting or the login instead of the recipient.
         match self.server.test_connection().await {
             Ok(true) => MailOutcome::Refused(code),
             Ok(false) => MailOutcome::Failed(error),

@@ -1,9 +1,6 @@
-//! The notification service: mails a customer when an order is confirmed or cancelled.
-//!
-//! Input: the events OrderCreated, OrderConfirmed and OrderCancelled from Kafka. Output: mails,
-//! through an SMTP server. Invariant: each order's end is mailed at least once, and a repeated mail
-//! has one Message-ID. A refused recipient is a result, and is not retried. `run` starts consumer,
-//! mails and probes.
+//! The notification service: mails a customer when an order is confirmed or cancelled. Each order's
+//! end is mailed at least once, and a repeated mail has one Message-ID. A refused recipient is not
+//! retried.
 
 mod effects;
 mod mail;
@@ -45,7 +42,6 @@ impl std::fmt::Debug for MailSettings {
     }
 }
 
-/// Serves at `endpoint` until the stop signal.
 pub async fn run(
     settings: &ServiceSettings,
     mail: &MailSettings,

@@ -1,9 +1,7 @@
 //! Sends the mails that are due (`send_due`), and counts mails without a result (`count`).
 //!
-//! Input: rows of `notifications`. Output: mails, and their results in these rows; metrics.
 //! Invariant: no transaction is open while a mail is sent. If the process of a mail dies, the mail
-//! is due again after its lease, so it is sent at least once. An unreachable server is retried with
-//! growing pauses, without limit.
+//! is due again after its lease, so it is sent at least once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,21 +17,16 @@ use crate::ShopError;
 use crate::probes::Metric;
 use postrider_service::log_throttle::LogThrottle;
 
-/// Number of mails sent at a time, each over its own connection.
 const BATCH: i64 = 8;
-/// Time after which a mail without a result is sent again; longer than its commands may take.
+/// Longer than the commands of a mail may take.
 const LEASE_S: f64 = 60.0;
-/// Maximum time of sending; well below the lease.
 const SEND_LIMIT: Duration = Duration::from_secs(40);
-/// First pause after a failure in seconds. It doubles each time, up to [`BACKOFF_MAX_S`].
+/// Doubled up to [`BACKOFF_MAX_S`].
 const BACKOFF_S: f64 = 1.0;
 const BACKOFF_MAX_S: f64 = 300.0;
-/// Interval of polls for mails that became due.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Interval of counting unsent mails.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Counters of this process.
 #[derive(Debug, Default)]
 pub(super) struct MailCounts {
     sent: AtomicU64,
@@ -42,7 +35,7 @@ pub(super) struct MailCounts {
 }
 
 impl MailCounts {
-    /// Returns the metrics. The metric of `open` mails is absent while the database is unavailable.
+    /// The metric of `open` mails is absent without the database.
     pub(super) fn metrics(&self, open: Option<u64>) -> Vec<Metric> {
         let now = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let mut metrics = vec![
@@ -59,11 +52,9 @@ impl MailCounts {
     }
 }
 
-/// Counts mails without a result until the future is dropped; `None` while the database is
-/// unavailable.
+/// `None` while the database is unavailable.
 pub(super) async fn count(pool: Pool, counting: watch::Sender<Option<u64>>) {
     loop {
-        // Without the database the metric is absent; `send_due` logs the reason.
         counting.send_replace(count_open(&pool).await.ok());
         tokio::time::sleep(COUNT_INTERVAL).await;
     }
@@ -81,7 +72,6 @@ struct DueMail {
     attempt: i32,
 }
 
-/// Sends due mails until the future is dropped. `intents` and the clock wake it.
 pub(super) async fn send_due(
     pool: Pool,
     mailer: Mailer,
@@ -106,7 +96,6 @@ pub(super) async fn send_due(
     }
 }
 
-/// Runs one round. Returns the number of due mails.
 async fn round(
     pool: &Pool,
     mailer: &Mailer,
@@ -150,7 +139,6 @@ fn failure_text(error: &lettre::transport::smtp::Error) -> String {
     }
 }
 
-/// Leases due mails, so that no other process sends them during the lease.
 async fn lease(pool: &Pool) -> Result<Vec<DueMail>, ShopError> {
     let sql = "UPDATE notifications SET attempts = attempts + 1, \
              next_attempt_at = statement_timestamp() + $2 * interval '1 second' \
@@ -173,7 +161,7 @@ async fn lease(pool: &Pool) -> Result<Vec<DueMail>, ShopError> {
     due.collect()
 }
 
-/// Stores the result, or the time of the next try. `None` means that the mail took too long.
+/// `None`: the mail took too long.
 async fn record(
     pool: &Pool,
     mail: &DueMail,

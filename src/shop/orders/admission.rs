@@ -1,10 +1,5 @@
 //! Admission control: limits the requests in progress and in the queue, so that overload is refused
-//! early instead of exhausting the database pool.
-//!
-//! Input: requests that need the database. Output: an [`Admitted`] for each that gets a slot in
-//! time, else `None`; a count of refused requests. Invariant: fewer requests are in progress than
-//! the pool has sessions, because some sessions are reserved for readiness, deadlines and the count
-//! of open orders. The queue is bounded in length and in time.
+//! early. Fewer requests are in progress than the pool has sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,28 +9,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::settings::SESSIONS;
 
-/// Reserved sessions: one each for the readiness probe, for deadlines and for the count of open
-/// orders.
+/// For the readiness probe, deadlines and the count of open orders.
 const SESSIONS_RESERVED: usize = 3;
-/// Maximum number of requests that wait for a slot, each with a body of at most 16 KiB. Bodies are
-/// read before, so requests that are still being received do not count: `http` limits their time.
+/// Requests that wait for a slot, each with a body of at most 16 KiB. Requests that are still being
+/// received do not count: `http` limits their time.
 const QUEUE_MAX: usize = 256;
-/// Maximum wait, about ten times the duration of a burst that fills the queue, and less than
-/// clients wait. It is twice the time that requests wait for another with their key (`lock_timeout`
-/// of the sessions), after which all proceed.
+/// About ten times the duration of a burst that fills the queue. Twice the `lock_timeout` of
+/// requests that wait for their key.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct AdmissionControl {
-    /// Requests in progress or in the queue.
     queue: Arc<Semaphore>,
-    /// Requests in progress.
     slots: Arc<Semaphore>,
     wait_max: Duration,
     shed: AtomicU64,
 }
 
-/// The slot of a request, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Admitted {
     _slot: OwnedSemaphorePermit,
@@ -58,7 +48,7 @@ impl AdmissionControl {
         }
     }
 
-    /// Waits for a slot. Returns `None` if the queue is full or the wait was too long.
+    /// `None` if the queue is full or the wait was too long.
     pub(super) async fn enter(&self) -> Option<Admitted> {
         let admitted = self.try_enter().await;
         if admitted.is_none() {
@@ -67,7 +57,6 @@ impl AdmissionControl {
         admitted
     }
 
-    /// Number of refused requests.
     pub(super) fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }

@@ -1,8 +1,5 @@
-//! Background tasks of the order service: `watch` times out orders that took too long, `count`
-//! counts open ones.
+//! Background tasks of the order service: `watch` times out orders, `count` counts open ones.
 //!
-//! Input: the clock of the database. Output: OrderTimedOut in the outbox, after which payment and
-//! inventory undo their parts; it is repeated until they have. Also metrics of open orders.
 //! Invariant: an order is timed out under its saga's lock, so it cannot be confirmed concurrently.
 //! An order that fails does not block others.
 
@@ -18,18 +15,15 @@ use crate::probes::Metric;
 use postrider_patterns::saga::{self, OpenSagas};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Interval of checks.
 const TICK: Duration = Duration::from_millis(500);
-/// Interval of metric updates.
 const COUNTING: Duration = Duration::from_secs(5);
 
-/// Open orders; `None` while the database is unavailable.
+/// `None` while the database is unavailable.
 pub(super) type OpenOrders = Option<OpenSagas>;
 
-/// Counts the open orders until the future is dropped.
 pub(super) async fn count(pool: Pool, known: watch::Sender<OpenOrders>) {
     loop {
-        // Without the database the metrics are absent; `watch` logs the reason.
+        // `watch` logs the reason.
         known.send_replace(count_open(&pool).await.ok());
         tokio::time::sleep(COUNTING).await;
     }
@@ -40,7 +34,6 @@ async fn count_open(pool: &Pool) -> Result<OpenSagas, ShopError> {
     Ok(saga::count_open::<OrderProcess>(&**client).await?)
 }
 
-/// Returns the metrics. Every process of the service reports equal values from the one database.
 pub(super) fn counts(known: OpenOrders) -> impl Iterator<Item = Metric> {
     known.into_iter().flat_map(|OpenSagas { open, overdue, .. }| {
         [
@@ -50,7 +43,6 @@ pub(super) fn counts(known: OpenOrders) -> impl Iterator<Item = Metric> {
     })
 }
 
-/// Times out orders that took longer than `order_timeout`, until the future is dropped.
 pub(super) async fn watch(pool: Pool, order_timeout: Duration) {
     let mut throttle = LogThrottle::default();
     let round = || async {

@@ -1,10 +1,7 @@
-//! Message processing of the order service: advances the order's saga, and with it the order's
-//! status.
+//! Message processing of the order service: advances the order's saga and status.
 //!
-//! Input: events of payment and inventory. Output: the saga's next state, the order's status and
-//! outbox rows, in the transaction that also marks the message as processed. Invariant: an event
-//! that arrives late or out of order is still applied. An event becomes a dead letter if its order
-//! is still unknown half a minute later.
+//! Invariant: a late event is still applied. An event becomes a dead letter if its order is unknown
+//! half a minute later.
 
 use std::time::Duration;
 
@@ -17,7 +14,6 @@ use postrider_patterns::dead_letter::now_ms;
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::saga::{self, SagaError};
 
-/// Topics that the order service reads.
 pub(crate) const TOPICS: [&str; 6] = [
     "PaymentProcessed",
     "PaymentFailed",
@@ -27,14 +23,12 @@ pub(crate) const TOPICS: [&str; 6] = [
     "InventoryReleased",
 ];
 
-/// Maximum time between the log entry of a commit and its visibility to other sessions, for example
-/// while a synchronous standby does not answer. The reply may arrive within it.
+/// Maximum time between a commit's log entry and its visibility, for example while a synchronous
+/// standby does not answer. The reply may arrive within it.
 const COMMIT_MAX: Duration = Duration::from_secs(30);
 
-/// Applies events to order sagas.
 pub(super) struct OrderEffects;
 
-/// The payload of events that report a failure.
 #[derive(Deserialize)]
 struct FailurePayload {
     reason: Option<String>,
@@ -64,8 +58,8 @@ impl Effects for OrderEffects {
     }
 }
 
-/// Whether the record is younger than `limit`. The clocks of two machines may differ in either
-/// direction. The result only decides how soon the consumer gives up an unknown order.
+/// Clocks of two machines may differ. The result only decides how soon an unknown order is given
+/// up.
 fn is_younger(message: &Message, limit: Duration) -> bool {
     let age_ms = message.record.timestamp_ms.map(|ms| now_ms().saturating_sub(ms));
     age_ms.is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) < limit)

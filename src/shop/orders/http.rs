@@ -1,13 +1,8 @@
-//! The order service's HTTP API: place an order, read its data or its saga's history, read the
-//! OpenAPI document.
-//!
-//! Input: HTTP requests; a POST needs an `Idempotency-Key`. Output: JSON; the routes of the probes
-//! are included.
+//! The order service's HTTP API.
 //!
 //! Invariant: every error response is an RFC 9457 problem. Requests that need the database pass
-//! admission control; probes and metrics do not. A client that disconnects neither cancels an order
-//! half-way nor frees its slot before the order is placed, because the guard's layer drives the
-//! handler.
+//! admission control. The guard's layer drives the handler, so a client that disconnects does not
+//! cancel an order half-way.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,10 +30,8 @@ use postrider_patterns::idempotency::tower::IdempotencyLayer;
 use postrider_patterns::idempotency::{Attempt, Guard, Outcome};
 use postrider_patterns::saga;
 
-/// The only operation with a guard.
 const PLACE: &str = "POST /orders";
-/// Scope of all keys. The shop has no accounts, so its clients' keys must differ. A service with
-/// accounts uses the authenticated account here.
+/// Scope of all keys. A service with accounts uses the authenticated account here.
 const EVERYBODY: &str = "POST /orders";
 
 pub(super) fn router(orders: OrderPlacer, guard: Guard, probes: Probes) -> Router {
@@ -116,7 +109,6 @@ async fn status(
     found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
 }
 
-/// Returns the saga's state and history.
 async fn process(orders: &OrderPlacer, id: &str) -> Result<Option<Value>, ShopError> {
     let client = orders.pool.get().await?;
     let client = &**client;
@@ -139,8 +131,7 @@ fn unknown_order() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown order", "there is no order with this id").of("id")
 }
 
-/// Responds to an outage. An outage fails every request alike, so each text is logged once a
-/// minute.
+/// An outage fails every request, so each text is logged once a minute.
 fn unavailable(orders: &OrderPlacer, what: &'static str, error: &ShopError) -> Problem {
     let error = error.with_causes();
     let mut failures = orders.failures.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,5 @@
-//! The order service: takes orders over HTTP, and runs the saga of each order to its end.
-//!
-//! Input: `POST /orders` with an idempotency key, and events of payment and inventory from Kafka.
-//! Output, through the outbox: OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut.
-//! Invariant: one key creates at most one order. `run` starts the HTTP server, the consumer and the
-//! deadlines. `EVENT_TYPES` lists the shop's topics.
+//! The order service: takes orders over HTTP, and runs the saga of each order to its end. One key
+//! creates at most one order.
 
 mod admission;
 mod deadlines;
@@ -51,19 +47,15 @@ pub const EVENT_TYPES: [&str; 10] = [
     "InventoryReleased",
 ];
 
-/// Counter of requests that were refused before they started.
 const SHED: &str = "shop_requests_shed_total";
 
-/// Time limits of the order service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderLimits {
-    /// Maximum time of an order before it is cancelled.
     pub order_timeout: Duration,
-    /// Time for which the lease of an idempotency key lasts without renewal, 30 ms to 366 days.
+    /// Lease of an idempotency key without renewal, 30 ms to 366 days.
     pub owner_silence: Duration,
 }
 
-/// Serves at `endpoint` until the stop signal.
 pub async fn run(
     settings: &ServiceSettings,
     limits: OrderLimits,
@@ -87,7 +79,7 @@ pub async fn run(
         all.push((SHED, "requests refused because too many were in flight", admitting.shed()));
         all
     })
-    // Orders are accepted while Kafka is unavailable, because the outbox decouples them.
+    // Orders are accepted while Kafka is unavailable.
     .with_optional_consumer(consumer.counters());
     let watching = deadlines::watch(pool.clone(), order_timeout);
     let open_orders = deadlines::count(pool.clone(), counting);

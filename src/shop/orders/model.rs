@@ -1,22 +1,19 @@
 //! Tests the order, payment and inventory services together in a model of one order.
 //!
 //! Messages are delivered in any order, some twice, some are lost permanently, and the deadline
-//! passes at any time. The order must end, and payment and stock must match its end. Payment and
-//! inventory are modelled after their effects (`payments/effects`, `payments/settlement`,
-//! `inventory/effects`).
+//! passes at any time. The order must end, and payment and stock must match its end.
 
 use proptest::prelude::*;
 
 use super::process::{Fact, OrderProcess};
 use postrider_patterns::saga::Saga as _;
 
-/// Number of rounds, enough for everything to finish.
 const ROUNDS: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Payment {
     Unknown,
-    /// Whether the payment is to be undone, and whether the gateway has been asked.
+    /// `begun`: the gateway was asked.
     Pending {
         undo: bool,
         begun: bool,
@@ -49,7 +46,6 @@ struct World {
     stock: Stock,
     card_is_good: bool,
     is_in_stock: bool,
-    /// Undelivered messages, by consumer.
     messages: Vec<(Service, &'static str)>,
     ends: Vec<&'static str>,
 }
@@ -81,7 +77,6 @@ impl World {
         }
     }
 
-    /// Delivers one message, and keeps it for redelivery if `again`.
     fn deliver(&mut self, place: usize, again: bool) {
         if self.messages.is_empty() {
             return;
@@ -104,7 +99,7 @@ impl World {
         }
     }
 
-    /// Loses one message permanently, like a deleted topic or a dead letter that is never redriven.
+    /// Like a deleted topic or a dead letter that is never redriven.
     fn lose(&mut self, place: usize) {
         if !self.messages.is_empty() {
             let place = place % self.messages.len();
@@ -152,7 +147,7 @@ impl World {
         }
     }
 
-    /// Calls the gateway, or receives its reply: two steps.
+    /// Two steps: the call, and its reply.
     fn settle(&mut self) {
         match self.payment {
             Payment::Pending { undo, begun: false } => {
@@ -186,7 +181,6 @@ impl World {
         }
     }
 
-    /// Delivers all messages from now on, and lets deadlines pass.
     fn run_to_end(&mut self) {
         for _ in 0..ROUNDS {
             while !self.messages.is_empty() {

@@ -1,8 +1,5 @@
-//! `shop sagas`: lists orders that are stuck, shows one, fires its deadline now, or compensates it.
-//!
-//! Input: a command and an order's id. Output: a line of JSON per order (`list`), or one for the
-//! order or for the effect. Invariant: neither state nor payload is printed. Only `--execute`
-//! changes data, and a repeated action changes nothing more.
+//! `shop sagas`: lists stuck orders, shows one, fires its deadline now, or compensates it. A
+//! repeated action changes nothing more.
 
 use std::io::Write;
 
@@ -68,7 +65,6 @@ struct ActArgs {
 }
 
 impl SagasArgs {
-    /// Runs the command.
     pub(crate) async fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.command {
             SagasCommand::List { database, all, limit } => {

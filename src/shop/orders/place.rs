@@ -1,9 +1,7 @@
 //! Places an order once, however often the request is sent.
 //!
-//! Input: a validated [`Order`] and the attempt from the idempotency guard. Output: the response
-//! for the client. Invariant: order, saga, outbox row and key are written in one transaction, so
-//! one key creates at most one order, whatever happens to Redis. Redis caches responses and marks
-//! requests in progress; Postgres decides.
+//! Invariant: order, saga, outbox row and key are written in one transaction, so one key creates at
+//! most one order, whatever happens to Redis.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,13 +22,10 @@ use postrider_service::log_throttle::LogThrottle;
 
 #[derive(Clone)]
 pub(super) struct OrderPlacer {
-    /// Database of the service.
     pub(super) pool: Pool,
-    /// Load shedding before the database.
     pub(super) admission: Arc<AdmissionControl>,
-    /// Maximum time of an order before it is cancelled.
     pub(super) order_timeout: Duration,
-    /// Throttle for the logs of failed requests.
+    /// Throttles logs of failed requests.
     pub(super) failures: Arc<Mutex<LogThrottle>>,
 }
 
@@ -56,7 +51,6 @@ impl OrderPlacer {
     }
 }
 
-/// Inserts the order's row, its saga, and OrderCreated in the outbox.
 async fn insert(
     transaction: &Transaction<'_>,
     id: Uuid,

@@ -1,29 +1,23 @@
 //! Error responses: Problem Details of RFC 9457.
 //!
-//! Input: a status, a title and a detail; optionally the invalid field and a Retry-After. Output:
-//! an `application/problem+json` response. Callers must not repeat a value of the request's body or
-//! headers in the detail.
+//! Callers must not repeat a value of the request's body or headers in the detail.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// A problem of a request, or of this service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// Status of the response.
     pub(super) status: StatusCode,
-    /// Kind of problem, equal for all its occurrences.
+    /// Equal for all occurrences.
     pub(super) title: &'static str,
-    /// The defect in this occurrence, and the recommended action.
+    /// Defect in this occurrence, and the recommended action.
     pub(super) detail: String,
-    /// Name of the invalid field or header.
     pub(super) field: Option<String>,
-    /// Time to the next try in seconds.
     pub(super) retry_after_s: Option<u64>,
 }
 
-/// JSON of the problem. `type` is `about:blank`, so `title` follows the status (section 4.2.1).
+/// `type` is `about:blank`, so `title` follows the status (section 4.2.1).
 #[derive(Serialize)]
 struct ProblemBody<'a> {
     title: &'a str,
@@ -34,33 +28,29 @@ struct ProblemBody<'a> {
 }
 
 impl Problem {
-    /// Creates a problem without a field.
     pub(super) fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
         Self { status, title, detail: detail.into(), field: None, retry_after_s: None }
     }
 
-    /// Adds the name of the field or header.
     #[must_use]
     pub(super) fn of(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// Adds a Retry-After.
     #[must_use]
     pub(super) fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// The service cannot respond now. The client is not the cause.
+    /// The client is not the cause.
     pub(super) fn unavailable() -> Self {
         let detail = "the order service cannot reach a dependency; it is safe to retry the same \
                       request with the same Idempotency-Key";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "service unavailable", detail).retry_after(1)
     }
 
-    /// Too many requests are in progress, so this one was not started.
     pub(super) fn overloaded() -> Self {
         let detail = "too many requests are in flight; nothing was done for this one, so retry it, \
                       with the same Idempotency-Key if it has one";

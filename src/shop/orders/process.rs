@@ -1,9 +1,8 @@
 //! The order saga: a pure function of the facts that payment and inventory reported.
 //!
-//! Input: [`Fact`]s in any order. Output: the order's status and the events to emit. Invariant:
-//! facts only grow, so the outcome does not depend on the order in which they arrive. Every order
-//! ends confirmed or cancelled once payment and inventory have answered. The money of a cancelled
-//! order is refunded or was never taken, and its stock is released or was never reserved.
+//! Invariant: facts only grow, so their order does not matter. Every order ends once payment and
+//! inventory have answered. A cancelled order's money is refunded or was never taken; its stock is
+//! released or was never reserved.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -12,7 +11,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use postrider_patterns::saga::{Emitted, Saga, SagaError};
 
-/// State of the payment. It only moves to later variants.
+/// Only moves to later variants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Payment {
@@ -23,7 +22,7 @@ enum Payment {
     Refunded,
 }
 
-/// State of the reservation. It only moves to later variants.
+/// Only moves to later variants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Stock {
@@ -34,42 +33,33 @@ enum Stock {
     Released,
 }
 
-/// The facts about one order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OrderProcess {
     payment: Payment,
     stock: Stock,
-    /// Whether the deadline passed or an operator cancelled the order, so that everything is
-    /// undone.
+    /// True after the deadline or an operator's cancellation: everything is undone.
     given_up: bool,
-    /// Reason of the cancellation: the first one that was reported.
+    /// First reported reason of the cancellation.
     #[serde(default)]
     reason: Option<String>,
 }
 
-/// A fact about an order, reported by another service or the clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fact {
-    /// The payment service charged the customer.
     PaymentProcessed,
-    /// The payment service could not or will not charge; no money was taken.
+    /// No money was taken.
     PaymentFailed(String),
-    /// The payment service returned the money.
     PaymentRefunded,
-    /// The inventory service reserved the goods.
     InventoryReserved,
-    /// The inventory service does not have enough goods.
     InventoryUnavailable(String),
-    /// The inventory service has no goods reserved for this order, and never will.
+    /// No goods are reserved, and never will be.
     InventoryReleased,
-    /// The order took too long.
     DeadlinePassed,
-    /// An operator compensates the order.
     CancelledByOperator,
 }
 
 impl Fact {
-    /// Converts an event type and a reason. Returns `None` if orders do not handle the type.
+    /// `None` if orders do not handle the type.
     pub(super) fn of_event(event_type: &str, reason: Option<&str>) -> Option<Self> {
         let reason = || reason.unwrap_or("no reason given").to_owned();
         Some(match event_type {
@@ -96,7 +86,7 @@ impl OrderProcess {
         if is_whole && !self.given_up {
             return Some(OrderOutcome::Confirmed);
         }
-        // Goods are reserved only after the payment, so a failed payment leaves nothing to undo.
+        // Goods are reserved after the payment, so nothing is left to undo.
         let is_undone = self.payment == Payment::Refunded && self.stock >= Stock::Unavailable;
         (self.payment == Payment::Failed || is_undone).then_some(OrderOutcome::Cancelled)
     }
@@ -145,8 +135,7 @@ impl Saga for OrderProcess {
         match self.outcome() {
             Some(OrderOutcome::Confirmed) => vec![Emitted::new("OrderConfirmed", json!({}))],
             Some(OrderOutcome::Cancelled) => with_reason("OrderCancelled"),
-            // Repeated at each deadline, because a service that could not undo its part may be able
-            // to by then.
+            // Repeated at each deadline: a service may be able to undo its part by then.
             None if *fact == Fact::DeadlinePassed || self.given_up != was_given_up => {
                 with_reason("OrderTimedOut")
             }
@@ -215,7 +204,6 @@ mod tests {
         Fact::InventoryUnavailable("sold out".to_owned())
     }
 
-    /// Returns the status after each fact, and all emitted events.
     fn play(facts: &[Fact]) -> (Vec<&'static str>, Vec<&'static str>) {
         let mut process = OrderProcess::default();
         let (mut statuses, mut emitted) = (Vec::new(), Vec::new());
@@ -289,7 +277,6 @@ mod tests {
         assert_eq!(emitted, ["OrderConfirmed"]);
     }
 
-    /// Sequences of facts that payment and inventory can report about one order.
     fn stories() -> Vec<(Vec<Fact>, &'static str)> {
         vec![
             (vec![Fact::PaymentProcessed, Fact::InventoryReserved], "CONFIRMED"),
@@ -317,7 +304,7 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let (facts, outcome) = stories().swap_remove(story);
-            // The clock is not reordered, because a confirmed order has no deadline.
+            // A confirmed order has no deadline.
             let (clock, mut reports): (Vec<_>, Vec<_>) =
                 facts.into_iter().partition(|fact| *fact == Fact::DeadlinePassed);
             let repeats: Vec<Fact> =

@@ -1,33 +1,26 @@
-//! Parses and checks the body of `POST /orders`, before anything is written.
-//!
-//! Input: headers and bytes. Output: a valid [`Order`], or a [`Problem`] that names the field. Invariant: no
-//! problem repeats a value of the body.
+//! Parses and checks the body of `POST /orders`. No [`Problem`] repeats a value of the body.
 
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 
 use super::problem::Problem;
 
-/// Maximum size of a body in bytes.
+/// Bytes.
 pub(super) const BODY_MAX: usize = 16 * 1024;
-/// Maximum amount in cents.
+/// Cents.
 const AMOUNT_MAX: i64 = 100_000_000;
-/// Maximum quantity.
 const QUANTITY_MAX: i32 = 1_000;
-/// Maximum length of a customer or SKU in characters.
+/// Characters of a customer or SKU.
 const NAME_MAX: usize = 64;
 
-/// A validated order.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Order {
-    /// Customer of the order.
     pub(super) customer: String,
-    /// SKU of the goods.
     pub(super) sku: String,
-    /// Number of pieces, 1 to 1,000.
+    /// 1 to 1,000 pieces.
     pub(super) quantity: i32,
-    /// Total amount, 1 to 100,000,000 cents.
+    /// Total, 1 to 100,000,000 cents.
     pub(super) amount_cents: i64,
 }
 
@@ -77,7 +70,7 @@ fn invalid(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid order", detail)
 }
 
-/// Names the invalid field. Uses only those messages of the parser that repeat no value.
+/// Uses only those messages of the parser that repeat no value.
 fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
     let path = error.path().to_string();
     let inner = error.inner();

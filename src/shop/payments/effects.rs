@@ -1,14 +1,8 @@
 //! Message processing of the payment service: writes the intent to charge or refund; never calls
 //! the gateway.
 //!
-//! Input: OrderCreated, InventoryUnavailable, OrderTimedOut. Output: a row in `payments`, and
-//! PaymentFailed or PaymentRefunded in the outbox if nothing is left to undo. Both are written in
-//! the transaction that also marks the message as processed. The task that calls the gateway is
-//! then woken.
-//!
 //! Invariant: an order that timed out before its payment began is never charged, because a VOIDED
-//! row replaces the intent. Every request to undo is answered, at once or with the gateway's reply,
-//! however often it comes.
+//! row replaces the intent. Every request to undo is answered, however often it comes.
 
 use std::sync::Arc;
 
@@ -22,16 +16,13 @@ use crate::messages::{interest, order_id};
 use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
 use postrider_patterns::outbox_writer::{Event, append};
 
-/// Topics that the payment service reads.
 pub(crate) const TOPICS: [&str; 3] = ["OrderCreated", "InventoryUnavailable", "OrderTimedOut"];
 
-/// Writes intents, and wakes the task that executes them.
 pub(super) struct PaymentEffects {
     /// Notified after each commit.
     pub(super) intents: Arc<Notify>,
 }
 
-/// The fields of OrderCreated that the service needs.
 #[derive(Deserialize)]
 struct OrderCreated {
     amount_cents: i64,
@@ -76,9 +67,8 @@ async fn intend(
     Ok(())
 }
 
-/// Refunds a charge, marks one in progress for a refund, and voids one that has not begun. Repeats
-/// the answer for a payment that was undone before, because a repeated request means that the order
-/// service did not get it.
+/// Refunds a charge, marks one in progress for a refund, and voids one that has not begun. A
+/// repeated request gets a repeated answer: the order service did not get the first.
 async fn undo(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
     // An intent that was never attempted counts as absent.
     let void = "INSERT INTO payments AS known (order_id, order_placed, amount_cents, status, reason) \

@@ -1,12 +1,8 @@
-//! A simulated external payment gateway: slow, with its own ledger, and some replies are lost.
+//! A simulated external payment gateway: slow, with its own ledger.
 //!
-//! Input: a charge or a refund with an idempotency key and the merchant's reference, or a query for
-//! the booking under a reference. Output: approved, declined, or no reply.
-//!
-//! Invariant: one key is booked once, however often it is sent within [`KEY_MEMORY`], and again
-//! after that, like at real gateways. Some replies are lost after the booking, like in a real
-//! network. A caller without a reply retries with its key, and queries the reference once the key
-//! is too old.
+//! Invariant: one key is booked once within [`KEY_MEMORY`], and again after that. Some replies are
+//! lost after the booking. A caller without a reply retries with its key, and queries the reference
+//! once the key is too old.
 
 use std::time::Duration;
 
@@ -14,27 +10,20 @@ use deadpool_postgres::Pool;
 
 use crate::ShopError;
 
-/// Largest accepted card payment in cents. A larger one is declined.
+/// Cents; a larger card payment is declined.
 pub const CARD_LIMIT_CENTS: i64 = 80_000;
-/// Time for which the gateway remembers a key. Stripe removes keys once they are at least 24 hours
-/// old (its API reference, "Idempotent requests").
+/// Stripe removes keys after at least 24 hours (its API reference, "Idempotent requests").
 pub(super) const KEY_MEMORY: Duration = Duration::from_hours(24);
-/// Duration of a call.
 const DELAY: Duration = Duration::from_millis(5);
-/// Inverse share of first calls that lose their reply after the booking.
 const LOST_ONE_IN: u32 = 20;
 
-/// An operation of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Takes money.
     Charge,
-    /// Returns money.
     Refund,
 }
 
 impl Operation {
-    /// Returns the name in the ledger.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Charge => "charge",
@@ -43,14 +32,12 @@ impl Operation {
     }
 }
 
-/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GatewayReply {
-    /// The operation is booked.
     Approved,
-    /// The operation is refused permanently, for this reason.
+    /// Permanent, for this reason.
     Declined(String),
-    /// No reply: retry with the key.
+    /// Retry with the key.
     Lost,
 }
 
@@ -60,34 +47,26 @@ impl GatewayReply {
     }
 }
 
-/// A request for a charge or a refund.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GatewayRequest<'a> {
-    /// Kind of the operation.
     pub(super) kind: Operation,
-    /// The idempotency key.
     pub(super) key: &'a str,
-    /// The merchant's reference, under which the booking can be found.
     pub(super) reference: &'a str,
-    /// Amount in cents.
     pub(super) amount_cents: i64,
-    /// Number of times that the caller has sent the request, including this time.
+    /// Number of sendings, including this one.
     pub(super) attempt: i32,
 }
 
-/// A client of the gateway.
 #[derive(Clone)]
 pub(super) struct Gateway {
     books: Pool,
 }
 
 impl Gateway {
-    /// Creates a gateway with its ledger in the database of this pool.
     pub(super) fn new(books: Pool) -> Self {
         Self { books }
     }
 
-    /// Books once per key that is younger than [`KEY_MEMORY`].
     pub(super) async fn call(
         &self,
         request: &GatewayRequest<'_>,
@@ -112,7 +91,7 @@ impl Gateway {
         Ok(GatewayReply::of_booking(booked))
     }
 
-    /// Returns the booking under the merchant's reference, however old; `None` if there is none.
+    /// Booking under the merchant's reference, however old.
     pub(super) async fn find(
         &self,
         kind: Operation,

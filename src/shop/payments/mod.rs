@@ -1,10 +1,5 @@
-//! The payment service: charges orders, and refunds those that are undone, through a simulated
-//! gateway.
-//!
-//! Input: the events OrderCreated, InventoryUnavailable and OrderTimedOut from Kafka. Output,
-//! through the outbox: PaymentProcessed, PaymentFailed, PaymentRefunded. Invariant: an order is
-//! charged at most once and refunded at most once, whatever is redelivered and whichever process
-//! crashes. `run` starts consumer, payments and probes.
+//! The payment service: charges and refunds orders, through a simulated gateway. An order is
+//! charged at most once and refunded at most once.
 
 mod effects;
 mod gateway;
@@ -30,7 +25,6 @@ pub use gateway::CARD_LIMIT_CENTS;
 /// Consumer group, owner of the markers, and prefix of the dead-letter topic.
 pub const NAME: &str = "shop-payments";
 
-/// Serves at `endpoint` until the stop signal.
 pub async fn run(
     settings: &ServiceSettings,
     endpoint: ServiceListener<impl Future<Output = ()>>,

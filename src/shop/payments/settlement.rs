@@ -7,10 +7,9 @@
 //! Invariants:
 //!
 //! * No transaction is open while the gateway is called.
-//! * If the process of a payment dies, the payment is due again after its lease, and is retried
-//!   with its key. Recovery is therefore the normal path.
+//! * If the process of a payment dies, the payment is retried with its key after its lease.
 //! * A key that the gateway may have forgotten is never sent again. The gateway is asked for the
-//!   booking instead. If it has none, the payment stays open for an operator.
+//!   booking instead; without one, the payment stays open for an operator.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,27 +28,19 @@ use crate::probes::Metric;
 use postrider_patterns::outbox_writer::{Event, append};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Number of payments executed at a time.
 const BATCH: i64 = 32;
 /// Time after which a process without a result counts as dead. A call takes milliseconds.
 const LEASE: Duration = Duration::from_secs(5);
-/// Maximum time of a call; well below the lease.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
-/// Part of the gateway's memory for keys that is reserved for calls in progress and for clock
-/// differences.
 const KEY_MARGIN: Duration = Duration::from_hours(1);
-/// Interval in seconds of further queries for a payment that the gateway does not know.
+/// Interval for a payment that the gateway does not know.
 const REVIEW_INTERVAL_S: f64 = 600.0;
-/// First pause in seconds after a call without a reply. It doubles each time, up to
-/// [`BACKOFF_MAX_S`].
+/// Doubled up to [`BACKOFF_MAX_S`].
 const BACKOFF_S: f64 = 0.1;
 const BACKOFF_MAX_S: f64 = 30.0;
-/// Interval of polls for payments that became due.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of counting unsettled payments, for operators.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A payment that is due.
 #[derive(Debug)]
 struct DuePayment {
     order: Uuid,
@@ -57,30 +48,26 @@ struct DuePayment {
     amount_cents: i64,
     kind: Operation,
     attempt: i32,
-    /// Whether the gateway may have forgotten the key.
+    /// True if the gateway may have forgotten the key.
     is_key_old: bool,
     leased: Instant,
 }
 
-/// Intents without a result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenPayments {
     open: u64,
-    /// Intents that are due and not leased.
     due: u64,
-    /// Intents with an unknown outcome and a key that is too old to be sent again.
+    /// Unknown outcome, and a key that is too old.
     unknown: u64,
 }
 
-/// Maximum age in seconds of a key that may be sent again.
 fn key_age_max_s() -> f64 {
     KEY_MEMORY.saturating_sub(KEY_MARGIN).as_secs_f64()
 }
 
-/// Counts intents until the future is dropped; `None` while the database is unavailable.
+/// `None` while the database is unavailable.
 pub(super) async fn count(pool: Pool, waiting: watch::Sender<Option<OpenPayments>>) {
     loop {
-        // Without the database the metrics are absent; `settle` logs the reason.
         waiting.send_replace(count_open(&pool).await.ok());
         tokio::time::sleep(COUNT_INTERVAL).await;
     }
@@ -96,7 +83,6 @@ async fn count_open(pool: &Pool) -> Result<OpenPayments, ShopError> {
     Ok(OpenPayments { open: number(0)?, due: number(1)?, unknown: number(2)? })
 }
 
-/// Returns the metrics. Every process of the service reports equal values from the one database.
 pub(super) fn counts(waiting: Option<OpenPayments>) -> impl Iterator<Item = Metric> {
     waiting.into_iter().flat_map(|OpenPayments { open, due, unknown }| {
         [
@@ -111,7 +97,6 @@ pub(super) fn counts(waiting: Option<OpenPayments>) -> impl Iterator<Item = Metr
     })
 }
 
-/// Executes due payments until the future is dropped. `intents` and the clock wake it.
 pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
     let mut throttle = LogThrottle::default();
     loop {
@@ -131,7 +116,6 @@ pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
     }
 }
 
-/// Runs one round. Returns the number of due payments.
 async fn execute_due(pool: &Pool, gateway: &Gateway) -> Result<usize, ShopError> {
     let due = lease(pool).await?;
     let count = due.len();
@@ -151,14 +135,14 @@ async fn execute_due(pool: &Pool, gateway: &Gateway) -> Result<usize, ShopError>
     failure.map_or(Ok(count), Err)
 }
 
-/// Leases due payments for the maximum time of a call, so that no other process executes them.
+/// The lease keeps other processes away during a call.
 async fn lease(pool: &Pool) -> Result<Vec<DuePayment>, ShopError> {
     let rows = pool
         .get()
         .await?
         .query(
-            // An earlier version did not store the time of its first call. The call did not come
-            // after the last change of the intent, unless the intent was marked for a refund since.
+            // An earlier version did not store the time of its first call. That call preceded the
+            // last change of the intent, unless a refund was requested since.
             "UPDATE payments SET attempts = attempts + 1, \
                  first_attempt_at = coalesce(first_attempt_at, CASE \
                      WHEN attempts = 0 THEN statement_timestamp() \
@@ -191,8 +175,7 @@ async fn lease(pool: &Pool) -> Result<Vec<DuePayment>, ShopError> {
 
 async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(), ShopError> {
     if due.leased.elapsed() > LEASE.saturating_sub(CALL_LIMIT) {
-        // This process was paused. Another process may have the payment by now, and the key may
-        // have become too old.
+        // This process was paused: another one may have the payment.
         return Ok(());
     }
     let asked = tokio::time::timeout(CALL_LIMIT, ask(gateway, due)).await;
@@ -208,7 +191,7 @@ async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(),
         }
         (Operation::Refund, Some(GatewayReply::Approved)) => refunded(&transaction, due).await?,
         (Operation::Refund, Some(GatewayReply::Declined(reason))) => {
-            // Retried without limit, because the customer must get the refund.
+            // Retried without limit: the customer must get the refund.
             warn!(order = %due.order, reason, "the gateway declined a refund; retrying");
             reschedule(&transaction, due).await?;
         }
@@ -217,8 +200,8 @@ async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(),
     Ok(())
 }
 
-/// Sends the request, or queries its result if the gateway may have forgotten the key. Sending such
-/// a key again would be a second charge. Returns `None` if the gateway does not know the request.
+/// Queries the result if the gateway may have forgotten the key: sending it would be a second
+/// charge. `None`: the gateway does not know the request.
 async fn ask(gateway: &Gateway, due: &DuePayment) -> Result<Option<GatewayReply>, ShopError> {
     let reference = due.order.to_string();
     if due.is_key_old {
@@ -230,9 +213,8 @@ async fn ask(gateway: &Gateway, due: &DuePayment) -> Result<Option<GatewayReply>
     gateway.call(&request).await.map(Some)
 }
 
-/// Leaves the payment to an operator. A gateway that does not know a request may have failed to
-/// receive or to find it. A person must find out whether money moved. The gateway is asked again at
-/// long intervals, and `shop_payments_unknown` shows the payment until then.
+/// A person must find out if money moved. The gateway is asked again at long intervals, and
+/// `shop_payments_unknown` shows the payment.
 async fn await_review(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
     let kind = due.kind.as_str();
     warn!(
@@ -248,7 +230,7 @@ async fn reschedule(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(
     put_off(transaction, due, pause).await
 }
 
-/// Does nothing if another process has leased the payment since.
+/// Does nothing if another process leased the payment since.
 async fn put_off(
     transaction: &Transaction<'_>,
     due: &DuePayment,
@@ -261,8 +243,7 @@ async fn put_off(
     Ok(())
 }
 
-/// Stores the charge. If another process executed this payment, it has written an equal result, and
-/// nothing is left to do.
+/// Does nothing if another process executed this payment: its result is equal.
 async fn charged(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), ShopError> {
     let sql = "UPDATE payments SET updated_at = now(), attempts = 0, next_attempt_at = now(), \
                    first_attempt_at = NULL, \
@@ -270,8 +251,7 @@ async fn charged(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), 
                WHERE order_id = $1 AND status = 'PENDING' RETURNING undo";
     let Some(row) = transaction.query_opt(sql, &[&due.order]).await? else { return Ok(()) };
     if row.try_get(0)? {
-        // The order timed out in the meantime: this payment is refunded, and PaymentRefunded
-        // follows.
+        // PaymentRefunded follows.
         return Ok(());
     }
     emit(transaction, due, "PaymentProcessed", due.placed.clone()).await
