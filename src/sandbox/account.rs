@@ -1,10 +1,5 @@
-//! The unprivileged operating system account that temporary servers of the demo and the tests run
-//! as.
-//!
-//! PostgreSQL refuses to run as root. If this process is root, servers run as `postgres` or
-//! `nobody` from /etc/passwd, otherwise as this process's user. Output: an [`Account`]. Its methods
-//! run a command as the account, give it a file, and check that it can reach a path. They also make
-//! a temporary folder that only the account can enter.
+//! The unprivileged operating system account that temporary servers run as. PostgreSQL refuses to
+//! run as root.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -14,10 +9,10 @@ use std::process::Command;
 
 use super::SandboxError;
 
-/// Accounts for servers if this process is root, best first.
+/// If this process is root, best first.
 const ACCOUNTS: [&str; 2] = ["postgres", "nobody"];
 
-/// The account of a temporary server.
+/// Account of a temporary server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Account {
     /// Account of this process, which is not root.
@@ -32,8 +27,7 @@ pub enum Account {
 }
 
 impl Account {
-    /// Finds the account for servers. Errors: [`SandboxError::NoAccount`], or /etc/passwd cannot be
-    /// read.
+    /// Finds the account. Errors: [`SandboxError::NoAccount`], or /etc/passwd cannot be read.
     pub fn unprivileged() -> Result<Self, SandboxError> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self::Own);
@@ -43,14 +37,14 @@ impl Account {
         ACCOUNTS.iter().find_map(|name| look_up(&passwd, name)).ok_or(SandboxError::NoAccount)
     }
 
-    /// Makes `command` run as this account, without the caller's groups.
+    /// Runs `command` as this account, without the caller's groups.
     pub fn apply(self, command: &mut Command) {
         if let Self::Other { uid, gid } = self {
             command.uid(uid).gid(gid);
         }
     }
 
-    /// Changes the owner of one file or folder to this account.
+    /// Makes this account the owner of a file or folder.
     pub fn own(self, path: &Path) -> Result<(), SandboxError> {
         match self {
             Self::Own => Ok(()),
@@ -60,9 +54,8 @@ impl Account {
         }
     }
 
-    /// Whether this account can enter every folder above `path`, and `path` itself is open to all.
-    /// Checks only the permission bits for others, which suffices for folders that this process or
-    /// a package made.
+    /// True if this account can enter every folder above `path`, and `path` is open to all. Checks
+    /// only the permission bits for others.
     pub fn reaches(self, path: &Path) -> bool {
         if self == Self::Own {
             return true;
@@ -76,9 +69,8 @@ impl Account {
         })
     }
 
-    /// Makes a new temporary folder that this account owns and only it can enter. Uses the caller's
-    /// `TMPDIR` if the account can reach it. Keeps the path short, because a unix socket's path may
-    /// not exceed 107 bytes (unix(7)).
+    /// Makes a temporary folder that only this account can enter. The path is short, because a unix
+    /// socket's path may not exceed 107 bytes (unix(7)).
     pub fn make_folder(self, prefix: &str) -> Result<PathBuf, SandboxError> {
         let mut parent = std::env::temp_dir();
         if !self.reaches(&parent) || parent.as_os_str().len() > 60 {

@@ -1,22 +1,18 @@
 //! Finds PostgreSQL's server binaries for temporary servers.
-//!
-//! Input: the environment and the file system. Output: a folder that contains `initdb` and
-//! `postgres`. The search order is `POSTRIDER_PG_BIN`, the PATH, Debian's folders outside the PATH,
-//! and `pg_config`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::SandboxError;
 
-/// Variable with the folder of `initdb` and `postgres`. It takes precedence over all other places.
+/// Variable with the folder of `initdb` and `postgres`.
 pub const VARIABLE: &str = "POSTRIDER_PG_BIN";
 
-/// Folder of Debian's packages, with one subfolder per major version.
+/// Has a subfolder per major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// Returns the folder with the server binaries: `$POSTRIDER_PG_BIN`, else the PATH, else Debian's
-/// highest version, else the output of `pg_config`. If the variable is set, it must be right.
+/// Folder with `initdb` and `postgres`: `$POSTRIDER_PG_BIN`, else the PATH, else Debian's highest
+/// version, else `pg_config`. If the variable is set, it must be right.
 pub fn find() -> Result<PathBuf, SandboxError> {
     if let Some(folder) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         let folder = PathBuf::from(folder);
@@ -34,7 +30,7 @@ fn looked_in() -> Vec<String> {
     vec![format!("${VARIABLE}"), "PATH".into(), format!("{DEBIAN}/*/bin"), "pg_config".into()]
 }
 
-/// Resolves symbolic links, because PostgreSQL finds its libraries relative to the real folder.
+/// PostgreSQL finds its libraries relative to the real folder.
 fn resolve(folder: &Path) -> Option<PathBuf> {
     let initdb = folder.join("initdb").canonicalize().ok()?;
     let home = initdb.parent()?.to_path_buf();

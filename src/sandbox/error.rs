@@ -1,23 +1,19 @@
-//! Errors of starting and stopping temporary servers of the demo and the tests, with their fixes.
-//!
-//! [`SandboxError`] names the situation and, if there is a log, its last lines; `hint` returns the
-//! fix. All errors concern this machine, not data.
+//! Errors of starting and stopping temporary servers, with their fixes.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Reason why a temporary server cannot be started or stopped. All reasons concern this machine,
-/// not the product's data.
+/// Reason why a temporary server cannot be started or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// No folder contains both `initdb` and `postgres`.
     #[error("no PostgreSQL server binaries found (looked in {})", .looked_in.join(", "))]
     NoPostgres {
-        /// All searched places.
+        /// Searched places.
         looked_in: Vec<String>,
     },
-    /// Root may not run servers, and no other account exists for them.
+    /// Root may not run servers, and no other account exists.
     #[error("a server may not run as root, and neither `postgres` nor `nobody` is in /etc/passwd")]
     NoAccount,
     /// A file operation failed.
@@ -40,12 +36,12 @@ pub enum SandboxError {
         #[source]
         source: io::Error,
     },
-    /// A program ended unexpectedly, or failed.
+    /// A program ended unexpectedly.
     #[error("{program} ended early ({status}): {log}")]
     Ended {
         /// Name of the program.
         program: String,
-        /// Exit status of the program.
+        /// Exit status.
         status: String,
         /// Last lines of its output.
         log: String,
@@ -73,7 +69,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Returns the exact fix, if one is known.
+    /// Exact fix, if known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoPostgres { .. } => Some(
@@ -93,7 +89,7 @@ impl SandboxError {
         }
     }
 
-    /// Creates a [`SandboxError::File`] from an I/O error, for use in `map_err`.
+    /// Maps an I/O error to [`SandboxError::File`].
     pub fn file(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -7,10 +7,10 @@
 //!
 //! * Files are written only inside the server's temporary folder.
 //! * A server never runs as root.
-//! * The server is stopped and its folder removed on drop, after a panic, and when this process is
+//! * The server ends and its folder is removed on drop, after a panic, and when this process is
 //!   killed ([`watchdog`]).
 //! * No other user of the machine has access: folders and sockets belong to the server's account,
-//!   TCP requires a random password, and no command line contains it.
+//!   and TCP requires a random password, which no command line contains.
 //!
 //! | for | type | can |
 //! |---|---|---|
@@ -19,9 +19,8 @@
 //! | Redis Cluster, Sentinel | [`redis_group`] | lose a master |
 //! | Kafka | `postrider_kafka::embedded::Broker`, in the test's own process | refuse, delay, and lose records and topics |
 //!
-//! Programs are searched in the folders of Debian's and the makers' packages ([`binaries`]).
-//! `POSTRIDER_PG_BIN` sets another folder for PostgreSQL. Docker is not needed. Each test can start
-//! its own servers, or tests can share one in a `OnceLock` and create a database each.
+//! Programs are searched in the folders of Debian's and the makers' packages ([`binaries`]). Docker
+//! is not needed. Each test can start its own servers, or tests can share one in a `OnceLock`.
 //!
 //! ```
 //! # fn main() -> Result<(), postrider_sandbox::SandboxError> {
@@ -37,8 +36,7 @@
 //! # } // stopped, and its folder removed
 //! ```
 //!
-//! The example `examples/test_kit.rs` is a complete test to copy. It runs from the transaction that
-//! writes an event, through the relay, to the record in Kafka.
+//! `examples/test_kit.rs` is a complete test to copy.
 
 #![warn(missing_docs)]
 

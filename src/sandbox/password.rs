@@ -1,7 +1,5 @@
-//! A random password for a temporary server: 128 bits as hexadecimal digits, which need no quoting.
-//!
-//! `Debug` does not show it. Keep it out of command lines, which every user of the machine can
-//! read.
+//! A random password for a temporary server. `Debug` does not show it. Every user of the machine
+//! can read command lines.
 
 use std::fmt;
 use std::fs::File;
@@ -11,12 +9,12 @@ use super::SandboxError;
 
 const SOURCE: &str = "/dev/urandom";
 
-/// A random password of 128 bits.
+/// A password of 128 bits in hexadecimal digits, which need no quoting.
 #[derive(Clone)]
 pub struct RandomPassword(String);
 
 impl RandomPassword {
-    /// Draws a new password. Error: the system's source of randomness cannot be read.
+    /// Draws a password. Error: the system's randomness cannot be read.
     pub fn draw() -> Result<Self, SandboxError> {
         let mut bytes = [0_u8; 16];
         File::open(SOURCE)
@@ -25,7 +23,7 @@ impl RandomPassword {
         Ok(Self(format!("{:032x}", u128::from_be_bytes(bytes))))
     }
 
-    /// Returns the password's 32 hexadecimal digits.
+    /// 32 hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,8 +1,8 @@
 //! Finds free loopback ports.
 //!
-//! Another process can take a free port before the server binds it, so callers retry with another
-//! port. The ports are below the kernel's ephemeral range (32768 up, `ip_local_port_range`),
-//! because an outgoing connection can take an ephemeral port while a server restarts.
+//! Callers retry, because another process can take a free port first. The ports are below the
+//! kernel's ephemeral range (32768 up, `ip_local_port_range`): an outgoing connection could take
+//! one while a server restarts.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -12,13 +12,12 @@ use super::SandboxError;
 const FIRST: u16 = 15_000;
 const LAST: u16 = 31_999;
 
-/// Start of the next search of this process, as an offset from `FIRST`.
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
-/// Returns a port of 127.0.0.1 that was free a moment ago, never the previous one of this process.
+/// Port of 127.0.0.1 that was free a moment ago.
 pub fn free() -> Result<u16, SandboxError> {
     let span = LAST - FIRST + 1;
-    // Processes start their searches far apart, so that two test runs seldom collide.
+    // Two test runs start far apart, so that they seldom collide.
     let start = u16::try_from(std::process::id().wrapping_mul(7_919) % u32::from(span));
     for _ in 0..span {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,19 +1,10 @@
-//! Reads CPU time and memory of a process from Linux's `/proc`, for benchmarks.
-//!
-//! Input: a process id. Output: `None` if there is no such process, otherwise:
-//!
-//! * [`stat`]: the CPU time, and whether the process has exited
-//! * [`peak_rss_bytes`]: the peak memory
-//! * [`walsender_cpu`]: the CPU time of the postmaster's child that reads the WAL for a client
-//! * [`server_cpu`]: the CPU time of all children
-//!
-//! A process that has exited but was not waited for still shows its CPU time. Its memory figures
-//! are gone by then, so they are sampled before.
+//! Reads CPU time and memory of a process from Linux's `/proc`, for benchmarks. A process that has
+//! exited but was not waited for still shows its CPU time, but no memory.
 
 use std::fs;
 use std::time::Duration;
 
-/// Clock ticks per second in `/proc/PID/stat`: `USER_HZ`, fixed at 100 on every Linux port in use.
+/// `USER_HZ` of `/proc/PID/stat`, fixed at 100 on every Linux port in use.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// Contents of `/proc/PID/stat`.
@@ -21,22 +12,21 @@ const TICKS_PER_SECOND: u64 = 100;
 pub struct Stat {
     /// User and system time of all threads.
     pub cpu: Duration,
-    /// Whether the process has exited and was not waited for yet.
+    /// True for an exited process that was not waited for.
     pub is_zombie: bool,
 }
 
-/// Reads `/proc/PID/stat`. Returns `None` if there is no such process.
+/// Reads `/proc/PID/stat`.
 pub fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Returns the peak resident memory in bytes (`VmHWM`), or `None` if the process has exited.
+/// Peak resident memory in bytes (`VmHWM`).
 pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
 }
 
-/// Returns the CPU time of a server: its postmaster, its current processes, and its ended
-/// processes.
+/// CPU time of a server: postmaster, current and ended processes.
 pub fn server_cpu(postmaster: u32) -> Option<Duration> {
     let line = fs::read_to_string(format!("/proc/{postmaster}/stat")).ok()?;
     let ended = children_cpu(&line)?;
@@ -47,7 +37,7 @@ pub fn server_cpu(postmaster: u32) -> Option<Duration> {
     Some(parse_stat(&line)?.cpu + ended + now)
 }
 
-/// CPU time of the children that were waited for.
+/// Counts only children that were waited for.
 fn children_cpu(line: &str) -> Option<Duration> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut times = rest.split_ascii_whitespace().skip(13);
@@ -56,14 +46,13 @@ fn children_cpu(line: &str) -> Option<Duration> {
     Some(Duration::from_millis((user + system) * 1_000 / TICKS_PER_SECOND))
 }
 
-/// Returns the CPU time of the child of `postmaster` that reads WAL for a client. This is its
-/// walsender, or the session that copies out a backlog in windows. Both say so in their command
-/// lines. At most one of them works at a time in a private cluster.
+/// CPU time of the child of `postmaster` that reads WAL for a client: its walsender, or a session
+/// that copies a backlog. At most one of them works at a time in a private cluster.
 pub fn walsender_cpu(postmaster: u32) -> Option<Duration> {
     wal_readers(postmaster).into_iter().filter_map(|pid| Some(stat(pid)?.cpu)).max()
 }
 
-/// Returns the children of `postmaster` that read WAL for a client now; see [`walsender_cpu`].
+/// Children of `postmaster` that read WAL for a client now.
 pub fn wal_readers(postmaster: u32) -> Vec<u32> {
     let children = format!("/proc/{postmaster}/task/{postmaster}/children");
     let children = fs::read_to_string(children).unwrap_or_default();
@@ -76,13 +65,12 @@ fn reads_wal(pid: u32) -> bool {
     [&b"walsender"[..], b" COPY"].iter().any(|name| line.windows(name.len()).any(|at| at == *name))
 }
 
-/// Returns the current resident memory in bytes that no file backs (`RssAnon`), which the kernel
-/// cannot drop.
+/// Resident memory in bytes without files (`RssAnon`), which the kernel cannot drop.
 pub fn private_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "RssAnon:")
 }
 
-/// Returns the current resident memory in bytes.
+/// Current resident memory in bytes.
 pub fn rss_bytes(pid: u32) -> Option<u64> {
     status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
@@ -93,8 +81,8 @@ fn status_bytes(status: &str, name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Parses the line. The command name in field 2 may contain spaces and parentheses, so fields count
-/// after the last parenthesis.
+/// The command name in field 2 may contain spaces and parentheses, so fields count after the last
+/// parenthesis.
 fn parse_stat(line: &str) -> Option<Stat> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();

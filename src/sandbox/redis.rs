@@ -1,8 +1,4 @@
 //! A temporary Redis server for tests: on loopback only, with a random password, in memory only.
-//!
-//! Output: a running server and its URL. The server can be killed and restarted empty on its port.
-//! It gets its password through stdin, not on a command line. Invariant: the server ends when
-//! [`Redis`] is dropped or this process ends.
 
 use std::fs::{File, read_to_string, write};
 use std::io::Write as _;
@@ -19,15 +15,12 @@ use super::password::RandomPassword;
 use super::watchdog::{LastSignal, Watchdog};
 use super::{SandboxError, port};
 
-/// Name of the program on the search path.
 const PROGRAM: &str = "redis-server";
-/// Maximum time for a start, which takes about 20 ms.
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(5);
-/// Maximum number of ports to try, because another process may take a port first.
 const ATTEMPTS: u32 = 5;
 
-/// A Redis server, ended on drop together with its data.
+/// A Redis server, ended on drop with its data.
 #[derive(Debug)]
 pub struct Redis {
     child: Child,
@@ -37,7 +30,6 @@ pub struct Redis {
     watchdog: Watchdog,
 }
 
-/// Role of a server. All servers of a group share one password.
 #[derive(Debug, Clone)]
 pub(super) struct Role {
     password: RandomPassword,
@@ -54,12 +46,12 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Alone,
-    /// Replica of the server on that port.
+    /// Port of the master.
     ReplicaOf(u16),
     ClusterNode {
         node_timeout: Duration,
     },
-    /// Sentinel of the server on that port.
+    /// `master` is a port.
     Sentinel {
         master: u16,
         down_after: Duration,
@@ -72,7 +64,7 @@ impl Redis {
         Self::start_program(Path::new(PROGRAM))
     }
 
-    /// Starts another server with Redis's protocol and settings, such as Valkey's.
+    /// Starts a program with Redis's protocol and settings, such as Valkey.
     pub fn start_program(program: &Path) -> Result<Self, SandboxError> {
         let password = RandomPassword::draw()?;
         Self::start_as(&Role { program: program.into(), ..Role::new(&password, Kind::Alone) })
@@ -96,12 +88,12 @@ impl Redis {
         }
     }
 
-    /// Returns the URL for clients, `redis://:PASSWORD@127.0.0.1:PORT`. Keep it off command lines.
+    /// `redis://:PASSWORD@127.0.0.1:PORT`. Keep it off command lines.
     pub fn url(&self) -> String {
         format!("redis://:{}@127.0.0.1:{}", self.role.password.as_str(), self.port)
     }
 
-    /// Returns the port on 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -125,7 +117,6 @@ impl Redis {
             .map_err(|error| failed(error.into()))
     }
 
-    /// Returns the output of `redis-cli` for a command, or for its own options.
     pub(super) fn cli(&self, words: &[&str]) -> Result<String, SandboxError> {
         const CLI: &str = "redis-cli";
         let mut command = Command::new(CLI);
@@ -173,7 +164,7 @@ fn spawn(
         .stdout(output)
         .stderr(Stdio::null());
     if let Kind::Sentinel { .. } = role.kind {
-        // A Sentinel writes its state into its configuration, so the configuration must be a file.
+        // A Sentinel writes its state into its configuration, which must be a file.
         let file = watchdog.folder().join("sentinel.conf");
         write(&file, &text).map_err(SandboxError::file("write", &file))?;
         account.own(&file)?;
@@ -184,11 +175,10 @@ fn spawn(
     account.apply(&mut command);
     let mut child = super::spawn::spawn(&mut command)
         .map_err(|source| SandboxError::Spawn { program: role.program.clone(), source })?;
-    // The server's standard input ends after the configuration. Other users of the machine could
-    // read a command line.
+    // Other users of the machine could read a command line.
     let told = child.stdin.take().is_some_and(|mut input| input.write_all(text.as_bytes()).is_ok());
     if !told && !matches!(role.kind, Kind::Sentinel { .. }) {
-        // A server without its whole configuration must not run. Its output below shows the reason.
+        // A server without its whole configuration must not run.
         child.kill().map_err(SandboxError::file("end the server of", &log))?;
     }
     await_ready(child, port, &log)
@@ -203,8 +193,8 @@ fn await_ready(mut child: Child, port: u16, log: &Path) -> Result<Child, Sandbox
             let (program, status) = (PROGRAM.to_owned(), status.to_string());
             return Err(SandboxError::Ended { program, status, log: said() });
         }
-        // The server's own output is checked, because another server may listen on the port. The
-        // second text is a Sentinel's.
+        // Another server may listen on the port, so the own output is checked. The second text is a
+        // Sentinel's.
         let words = said();
         let is_ready = words.contains("Ready to accept connections") || words.contains("+monitor");
         if is_ready && TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
@@ -219,17 +209,17 @@ fn await_ready(mut child: Child, port: u16, log: &Path) -> Result<Child, Sandbox
     }
 }
 
-/// Returns the configuration. Unnamed settings keep Redis's defaults.
+/// Unnamed settings keep Redis's defaults.
 fn configuration(port: u16, role: &Role) -> Result<String, SandboxError> {
     let password = role.password.as_str();
     let common = format!("requirepass {password}\nbind 127.0.0.1\nport {port}\n");
     let memory_only = format!("{common}masterauth {password}\nsave \"\"\nappendonly no\n");
     Ok(match role.kind {
-        // One server serves many tests, each with its own database.
+        // A server serves many tests, each with its own database.
         Kind::Alone => format!("{memory_only}databases 1000\n"),
         Kind::ReplicaOf(master) => format!("{memory_only}replicaof 127.0.0.1 {master}\n"),
         Kind::ClusterNode { node_timeout } => {
-            // The default bus port is ten thousand higher, and another process may use it.
+            // Another process may use the default bus port.
             let bus = port::free()?;
             format!(
                 "{memory_only}cluster-enabled yes\ncluster-port {bus}\n\
@@ -246,7 +236,6 @@ fn configuration(port: u16, role: &Role) -> Result<String, SandboxError> {
     })
 }
 
-/// Name of the master for Sentinels.
 pub(super) const MASTER_NAME: &str = "guard";
 
 #[cfg(test)]

@@ -1,10 +1,6 @@
-//! Temporary groups of Redis servers that survive the loss of one server, for tests of failover: a
-//! Redis Cluster of six, and a master with a replica under three Sentinels.
-//!
-//! Output: the running servers, their URL in the form of the guard in `postrider-patterns`, and
-//! methods to kill a master. Invariant: after the start, each master has a replica that may replace
-//! it. All servers of a group share a password, and end when the group is dropped or this process
-//! ends.
+//! Temporary groups of Redis servers for tests of failover: a Redis Cluster of six, and a master
+//! with a replica under three Sentinels. After the start, each master has a replica that may
+//! replace it.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +8,6 @@ use super::SandboxError;
 use super::password::RandomPassword;
 use super::redis::{Kind, MASTER_NAME, Redis, Role};
 
-/// Maximum time for all servers to know each other, which takes a few seconds.
 const LIMIT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -24,8 +19,7 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts a cluster. `node_timeout` is the silence after which a node counts as dead; Redis's
-    /// default is 15 s.
+    /// A node counts as dead after `node_timeout` without a sign; Redis's default is 15 s.
     pub fn start(node_timeout: Duration) -> Result<Self, SandboxError> {
         let password = RandomPassword::draw()?;
         let role = Role::new(&password, Kind::ClusterNode { node_timeout });
@@ -43,13 +37,13 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// Returns `redis+cluster://:PASSWORD@127.0.0.1:PORT,127.0.0.1:PORT..` with all nodes. Keep it
-    /// off command lines.
+    /// `redis+cluster://:PASSWORD@127.0.0.1:PORT,127.0.0.1:PORT..` with all nodes. Keep it off
+    /// command lines.
     pub fn url(&self) -> String {
         format!("redis+cluster://:{}@{}", self.password.as_str(), self.places().join(","))
     }
 
-    /// Ends the master that has this key as a crash would, and returns its port.
+    /// Crashes the master that has this key, and returns its port.
     pub fn kill_master_of(&mut self, key: &str) -> Result<u16, SandboxError> {
         let reply = self.ask(&["GET", key])?;
         // The reply is `MOVED 3999 127.0.0.1:6381`, unless the asked node has the key.
@@ -69,10 +63,9 @@ impl RedisCluster {
     }
 }
 
-/// A master, its replica, and three Sentinels of which two must agree.
+/// A master, its replica, and three Sentinels, two of which must agree.
 #[derive(Debug)]
 pub struct RedisSentinels {
-    /// The master while it runs, and its replica or successor.
     master: Option<Redis>,
     replica: Redis,
     sentinels: Vec<Redis>,
@@ -80,8 +73,7 @@ pub struct RedisSentinels {
 }
 
 impl RedisSentinels {
-    /// Starts a group. `down_after` is the silence after which a master counts as dead; Redis's
-    /// default is 30 s.
+    /// A master counts as dead after `down_after` without a sign; Redis's default is 30 s.
     pub fn start(down_after: Duration) -> Result<Self, SandboxError> {
         let password = RandomPassword::draw()?;
         let start = |kind| Redis::start_as(&Role::new(&password, kind));
@@ -96,8 +88,8 @@ impl RedisSentinels {
         Ok(Self { master: Some(master), replica, sentinels, password })
     }
 
-    /// Returns `redis+sentinel://:PASSWORD@127.0.0.1:PORT,../guard?sentinel_login=:PASSWORD`. Keep
-    /// it off command lines.
+    /// `redis+sentinel://:PASSWORD@127.0.0.1:PORT,../guard?sentinel_login=:PASSWORD`. Keep it off
+    /// command lines.
     pub fn url(&self) -> String {
         let places: Vec<String> =
             self.sentinels.iter().map(|it| format!("127.0.0.1:{}", it.port())).collect();
@@ -110,7 +102,7 @@ impl RedisSentinels {
         self.master = None;
     }
 
-    /// Whether the Sentinels have promoted the replica since the master was killed.
+    /// True if the Sentinels promoted the replica.
     pub fn has_failed_over(&self) -> Result<bool, SandboxError> {
         for sentinel in &self.sentinels {
             let named = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME])?;
@@ -121,10 +113,8 @@ impl RedisSentinels {
         Ok(self.replica.cli(&["ROLE"])?.starts_with("master"))
     }
 
-    /// Starts a server that replicates the new master after a failover, on its own port, so that
-    /// another failover is possible. Does nothing while the master runs.
-    ///
-    /// Returns after each Sentinel knows a replica that has the master's data.
+    /// Starts a replica of the new master. Returns after each Sentinel knows a replica with the
+    /// master's data.
     pub fn replace_killed(&mut self) -> Result<(), SandboxError> {
         if self.master.is_some() {
             return Ok(());
@@ -133,7 +123,7 @@ impl RedisSentinels {
         let replica = Redis::start_as(&Role::new(&self.password, kind))?;
         await_replication(&replica)?;
         for sentinel in &self.sentinels {
-            // Sentinels do not forget the dead server by themselves, and would try it as a replica.
+            // Sentinels would try the dead server as a replica.
             sentinel.cli(&["SENTINEL", "RESET", MASTER_NAME])?;
         }
         for sentinel in &self.sentinels {
@@ -148,13 +138,12 @@ impl RedisSentinels {
         self.master.as_ref().map_or(Ok(()), |master| master.cli(&["FLUSHALL"]).map(drop))
     }
 
-    /// Makes the master hang: connections stay open, and requests get no answer.
+    /// Makes the master hang: connections stay open without answers.
     pub fn stop_master(&self) -> Result<(), SandboxError> {
         self.master.as_ref().map_or(Ok(()), Redis::stop)
     }
 }
 
-/// Waits until the node has an up-to-date replica, or is one.
 fn await_replication(node: &Redis) -> Result<(), SandboxError> {
     let role = node.cli(&["ROLE"])?;
     let wanted = if role.starts_with("master") {

@@ -1,9 +1,8 @@
 //! Starts child processes (`spawn`), and runs code while no process is being started
 //! (`undisturbed`).
 //!
-//! Between fork and exec a child has copies of all sockets of this process, so a closed address
-//! stays in use. Code that closes an address and binds it again must therefore keep other threads
-//! from starting a process.
+//! Between fork and exec a child has copies of this process's sockets, so a closed address stays in
+//! use. Code that binds an address again must therefore keep other threads from starting a process.
 
 use std::io;
 use std::process::{Child, Command};
@@ -11,7 +10,7 @@ use std::sync::{PoisonError, RwLock};
 
 static STARTING: RwLock<()> = RwLock::new(());
 
-/// Starts the command's program. Several threads may start programs at once.
+/// Several threads may start programs at once.
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
     let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     command.spawn()
@@ -27,11 +26,9 @@ pub fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
 
-    /// Variable that is set if the test has its own process.
     const ALONE: &str = "POSTRIDER_TEST_ALONE";
 
-    /// A child between fork and exec would hold the port. The test runs in its own process, because
-    /// other tests start programs whose children would hold it too.
+    /// In its own process, because children of other tests would hold the port too.
     #[test]
     fn an_address_can_be_taken_again_while_programs_are_started() {
         if std::env::var_os(ALONE).is_none() {
@@ -50,7 +47,6 @@ mod tests {
         use std::net::{Ipv4Addr, TcpListener};
         use std::sync::atomic::{AtomicBool, Ordering};
 
-        // The test uses its own address, because another process may get the port on 127.0.0.1.
         let [.., high, low] = std::process::id().to_be_bytes();
         let own = Ipv4Addr::new(127, 77, high, low);
         let done = AtomicBool::new(false);

@@ -1,11 +1,8 @@
 //! Stops temporary servers and removes their folder when this process ends, even by SIGKILL.
 //!
-//! Input: a folder, and process ids with the signal that ends each ([`LastSignal`]). `Drop` does
-//! not run after a SIGKILL, an abort, or for a static. Therefore a small shell waits at the read
-//! end of a pipe. Only this process has the write end, which is close-on-exec, so no other child
-//! inherits it. When the pipe closes, the shell ends the processes and removes the folder. The
-//! shell ignores the terminal's signals, so that Ctrl-C reaches the relay first and the servers
-//! after it.
+//! `Drop` does not run after a SIGKILL or for a static. Therefore a small shell waits at the read
+//! end of a pipe. Only this process has the write end, which is close-on-exec. The shell ignores
+//! the terminal's signals, so that Ctrl-C reaches the relay first.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -16,8 +13,7 @@ use super::SandboxError;
 use super::spawn::spawn;
 
 /// Reads `hold PID SIGNAL` and `free PID` lines. At the end of input, signals the held processes,
-/// waits up to five seconds, and kills them with SIGKILL. Then removes the folder in the first
-/// argument.
+/// and kills them after five seconds. Then removes the folder.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 held=
@@ -41,26 +37,24 @@ for h in $held; do kill -s KILL "${h%/*}"; done
 rm -rf -- "$1"
 "#;
 
-/// A folder and the processes that use it. All are removed when this is dropped or this process
-/// ends in any way.
+/// A folder and its processes, removed when this is dropped or this process ends in any way.
 #[derive(Debug)]
 pub struct Watchdog {
     folder: PathBuf,
     shell: Child,
 }
 
-/// Signal that ends a held process when the program ends.
+/// Signal that ends a held process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastSignal {
     /// PostgreSQL's immediate shutdown.
     Quit,
-    /// SIGKILL, without a clean shutdown.
+    /// SIGKILL.
     Kill,
 }
 
 impl Watchdog {
-    /// Ties `folder` to this process. The folder must belong to the caller, because it will be
-    /// removed.
+    /// Ties `folder` to this process. The folder will be removed.
     pub fn new(folder: &Path) -> Result<Self, SandboxError> {
         let mut shell = Command::new("/bin/sh");
         shell
@@ -76,7 +70,7 @@ impl Watchdog {
         Ok(Self { folder: folder.to_path_buf(), shell })
     }
 
-    /// Returns the tied folder.
+    /// The tied folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -90,7 +84,7 @@ impl Watchdog {
         self.say(&format!("hold {process} {signal}\n"))
     }
 
-    /// Unties a process that was waited for, because another process may soon get its id.
+    /// Unties a process that was waited for, because its id may be reused.
     pub fn free(&mut self, process: u32) -> Result<(), SandboxError> {
         self.say(&format!("free {process}\n"))
     }
@@ -105,7 +99,6 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // Waiting cannot fail for an own child. Even if it did, the shell would do its work.
         let _ = self.shell.wait();
     }
 }

@@ -1,12 +1,9 @@
-//! Connection URLs of a temporary PostgreSQL cluster, over TCP with the password or over its unix socket.
-//!
-//! Input: port, socket folder, role, password and database, each of which a caller may change. Output: a
-//! percent-encoded URL. `Debug` does not show the password.
+//! Percent-encoded URLs of a temporary PostgreSQL cluster.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// An address whose user, password and database a caller may change before building the URL.
+/// Address with changeable user, password and database.
 #[derive(Clone)]
 pub struct Address {
     /// TCP port on 127.0.0.1, also part of the socket's name.
@@ -15,21 +12,19 @@ pub struct Address {
     pub socket_folder: PathBuf,
     /// Role name.
     pub user: String,
-    /// Password of the role, which TCP requires. Neither the password nor [`Self::url`] belongs on
-    /// a command line.
+    /// Password for TCP. Keep it and [`Self::url`] off command lines.
     pub password: Option<String>,
     /// Database name.
     pub database: String,
 }
 
 impl Address {
-    /// Returns `postgres://USER[:PASSWORD]@127.0.0.1:PORT/DATABASE`.
+    /// `postgres://USER[:PASSWORD]@127.0.0.1:PORT/DATABASE`.
     pub fn url(&self) -> String {
         format!("postgres://{}@127.0.0.1:{}/{}", self.login(), self.port, escape(&self.database))
     }
 
-    /// Returns `postgres://USER@/DATABASE?host=FOLDER&port=PORT`, without the password: the socket
-    /// trusts every process that reaches it.
+    /// `postgres://USER@/DATABASE?host=FOLDER&port=PORT`: the socket does not need a password.
     pub fn unix_url(&self) -> String {
         let folder = escape(&self.socket_folder.to_string_lossy());
         let (user, database) = (escape(&self.user), escape(&self.database));
@@ -66,13 +61,12 @@ impl std::fmt::Debug for Address {
     }
 }
 
-/// Percent-encodes all characters except RFC 3986's unreserved ones and `/`.
+/// Keeps RFC 3986's unreserved characters and `/`.
 fn escape(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            // Writing to a string cannot fail.
             let _ = write!(out, "%{byte:02X}");
         }
         out

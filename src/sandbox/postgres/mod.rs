@@ -1,10 +1,9 @@
 //! A temporary PostgreSQL cluster with logical decoding, for the demo, the benchmarks and the
 //! tests.
 //!
-//! Input: [`Options`]. Output: a running [`Cluster`] and its addresses; it can be stopped, killed
-//! and restarted. Invariant: it listens on loopback with a password, and on a unix socket in its
-//! own folder, which no other account can enter. It never runs as root. Dropping the `Cluster` or
-//! ending this process removes it with its folder.
+//! Invariant: a [`Cluster`] listens on loopback with a password, and on a unix socket in its own
+//! folder, which no other account can enter. Dropping it or ending this process removes it with its
+//! folder.
 
 mod address;
 mod options;
@@ -26,24 +25,23 @@ use super::watchdog::{LastSignal, Watchdog};
 use super::{SandboxError, binaries, port};
 use server::{Server, log_tail};
 
-/// Maximum number of tries if another process takes the free port before the server binds it.
 const PORT_TRIES: u32 = 5;
 
 /// How a cluster is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Ends sessions; walsenders wait for their clients: `pg_ctl stop -m fast`.
+    /// Ends sessions; walsenders wait for their clients (`pg_ctl stop -m fast`).
     Fast,
-    /// Writes no shutdown checkpoint, so the next start recovers: `pg_ctl stop -m immediate`.
+    /// Writes no shutdown checkpoint, so the next start recovers (`pg_ctl stop -m immediate`).
     Immediate,
-    /// Kills the postmaster with kill -9. Its children notice and end by themselves.
+    /// Kills the postmaster; its children end by themselves.
     Kill,
 }
 
 /// A temporary PostgreSQL cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    // The fields are dropped in this order: first the server, last the folder.
+    // Dropped in this order: first the server, last the folder.
     server: Option<Server>,
     watchdog: Watchdog,
     options: Options,
@@ -55,8 +53,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates and starts a cluster; takes about a second. Errors: no binaries, no account for the
-    /// server, or the server's own message.
+    /// Creates and starts a cluster in about a second.
     pub fn start(options: &Options) -> Result<Self, SandboxError> {
         let binaries = match &options.binaries {
             Some(folder) => folder.clone(),
@@ -89,18 +86,17 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Returns the URL of the superuser `postgres` over TCP, in database `postgres`. It contains
-    /// the password, so keep it off command lines.
+    /// URL of the superuser `postgres` over TCP. Keep its password off command lines.
     pub fn url(&self) -> String {
         self.address().url()
     }
 
-    /// Returns the URL over the unix socket, without a password.
+    /// URL over the unix socket, without a password.
     pub fn unix_url(&self) -> String {
         self.address().unix_url()
     }
 
-    /// Returns the cluster's address, to build other URLs.
+    /// Address for other URLs.
     pub fn address(&self) -> Address {
         Address {
             port: self.port,
@@ -111,37 +107,37 @@ impl Cluster {
         }
     }
 
-    /// Returns the TCP port on 127.0.0.1, which restarts do not change.
+    /// TCP port on 127.0.0.1, which restarts do not change.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns the folder with the unix socket, `data` and `log`.
+    /// Folder with the unix socket, `data` and `log`.
     pub fn folder(&self) -> &Path {
         self.watchdog.folder()
     }
 
-    /// Returns the major version, such as 15 or 18.
+    /// Major version, such as 15 or 18.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Returns the folder of the binaries, for `pg_recvlogical` and other clients.
+    /// Folder of `pg_recvlogical` and other clients.
     pub fn binaries(&self) -> &Path {
         &self.binaries
     }
 
-    /// Returns the postmaster's process id, while it runs.
+    /// Postmaster's process id, while it runs.
     pub fn process(&self) -> Option<u32> {
         self.server.as_ref().map(Server::process)
     }
 
-    /// Returns the last lines of the server's log.
+    /// Last lines of the server's log.
     pub fn log_tail(&self) -> String {
         log_tail(&self.log())
     }
 
-    /// Stops the cluster and waits until it has ended. Does nothing if it is not running.
+    /// Stops a running cluster and waits until it has ended.
     pub fn stop(&mut self, how: Stop) -> Result<(), SandboxError> {
         self.begin_stop(how)?;
         self.wait_stopped(self.options.limit)
@@ -155,8 +151,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the cluster has ended. Error: [`SandboxError::TimedOut`], after which it is
-    /// still running.
+    /// Waits for the end. Error: [`SandboxError::TimedOut`] while it is still running.
     pub fn wait_stopped(&mut self, limit: Duration) -> Result<(), SandboxError> {
         let Some(server) = &mut self.server else { return Ok(()) };
         server.wait(limit)?;
@@ -165,7 +160,7 @@ impl Cluster {
         self.watchdog.free(process)
     }
 
-    /// Restarts a stopped cluster on its port and data. Does nothing if it is running.
+    /// Restarts a stopped cluster on its port and data.
     pub fn start_again(&mut self) -> Result<(), SandboxError> {
         let deadline = Instant::now() + self.options.limit;
         loop {
@@ -210,7 +205,6 @@ impl Cluster {
         }
     }
 
-    /// Runs initdb and writes the configuration.
     fn initialise(&self) -> Result<(), SandboxError> {
         let data = self.data();
         let mut initdb = self.command("initdb");
@@ -240,7 +234,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes a file that only the server's account can read.
     fn write(&self, path: &Path, content: &str) -> Result<(), SandboxError> {
         fs::write(path, content).map_err(SandboxError::file("write", path))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))
@@ -251,12 +244,11 @@ impl Cluster {
     fn read_version(&self) -> Result<u32, SandboxError> {
         let path = self.data().join("PG_VERSION");
         let text = fs::read_to_string(&path).map_err(SandboxError::file("read", &path))?;
-        // Every version with logical decoding through pgoutput prints a plain number.
+        // Every version with pgoutput prints a plain number.
         Ok(text.trim().parse().unwrap_or(0))
     }
 
-    /// Creates a command for one of the cluster's programs, under its account, outside this
-    /// process's folder and without `PG*` variables.
+    /// Runs under the cluster's account, outside this process's folder and without `PG*` variables.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.binaries.join(program));
         self.account.apply(&mut command);
@@ -287,8 +279,7 @@ mod tests {
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
-    /// Waits until the port refuses connections: after a SIGKILL, children hold the listening
-    /// socket until they notice.
+    /// After a SIGKILL, children hold the listening socket until they notice.
     fn wait_until_refused(port: u16) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(("127.0.0.1", port)).is_ok() {

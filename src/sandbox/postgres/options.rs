@@ -1,42 +1,38 @@
 //! Options of a temporary PostgreSQL cluster, and the files made from them.
-//!
-//! Input: encoding, settings, TLS certificates and lines of `pg_hba.conf` that a test requires.
-//! Output: the text of `postgresql.conf` and `pg_hba.conf`, and the TLS files. Defaults: logical
-//! decoding, no fsync, TCP with a password.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Options of a temporary cluster. The default is a fast disposable cluster with logical decoding.
+/// Options of a temporary cluster. Default: logical decoding, no fsync, TCP with a password.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Folder with `initdb` and `postgres`; `None` searches ([`crate::binaries::find`]).
     pub binaries: Option<PathBuf>,
-    /// Extra folder for the dynamic linker, for binaries that no package installed.
+    /// Folder for the dynamic linker, for binaries that no package installed.
     pub libraries: Option<PathBuf>,
-    /// Encoding of every database: `UTF8`, unless a test needs `SQL_ASCII` or `LATIN1`.
+    /// Encoding of every database, such as `UTF8`, `SQL_ASCII` or `LATIN1`.
     pub encoding: String,
-    /// Whether commits survive a power cut. They always survive a kill -9 of the server.
+    /// True if commits survive a power cut. They always survive a kill -9.
     pub fsync: bool,
-    /// Certificate and key of the server. Setting this turns TLS on.
+    /// Certificate and key of the server; turns TLS on.
     pub tls: Option<Tls>,
-    /// Lines of `pg_hba.conf` before the default ones, so that they take precedence.
+    /// Lines of `pg_hba.conf` before the default ones.
     pub hba: Vec<String>,
-    /// Settings of `postgresql.conf`, name and value. They take precedence over the default ones.
+    /// Settings of `postgresql.conf`, name and value, after the default ones.
     pub settings: Vec<(String, String)>,
-    /// Maximum time for the cluster to become ready, and to stop.
+    /// Maximum time for the start, and for the stop.
     pub limit: Duration,
 }
 
 /// PEM texts for the server's side of TLS.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    /// The server's certificate chain.
+    /// Certificate chain.
     pub certificate: String,
-    /// The server's private key.
+    /// Private key.
     pub key: String,
-    /// Authority of accepted client certificates, for `cert` lines in `hba`.
+    /// Authority of client certificates, for `cert` lines in `hba`.
     pub client_authority: Option<String>,
 }
 
@@ -63,23 +59,22 @@ impl Options {
         self
     }
 
-    /// Returns the lines to append to initdb's `postgresql.conf`. The later of two lines wins.
+    /// Appended to initdb's file; the later of two lines wins.
     pub(super) fn postgresql_conf(&self, socket_folder: &Path) -> String {
         let mut conf = String::from("\n# added by postrider's sandbox\n");
         let mut set = |name: &str, value: &str| {
-            // Writing to a string cannot fail.
             let _ = writeln!(conf, "{name} = '{}'", value.replace('\'', "''"));
         };
         set("listen_addresses", "127.0.0.1");
         set("unix_socket_directories", &socket_folder.to_string_lossy());
         set("wal_level", "logical");
-        // One cluster serves many tests, each with its own database and slot.
+        // A cluster serves many tests, each with its own database and slot.
         set("max_wal_senders", "64");
         set("max_replication_slots", "200");
         set("max_connections", "400");
         set("max_prepared_transactions", "16");
         set("max_wal_size", "4GB");
-        // A server counts inherited descriptors, and it inherits the pipes of Kafka clients.
+        // A server counts inherited descriptors, such as the pipes of Kafka clients.
         set("max_files_per_process", "16384");
         set("logging_collector", "off");
         set("log_line_prefix", "%m [%p] %q%a ");
@@ -101,9 +96,8 @@ impl Options {
         conf
     }
 
-    /// Returns the whole `pg_hba.conf`. `all` covers logical replication connections, because they
-    /// name a database. The unix socket trusts every process that reaches it; only the server's
-    /// account can reach its folder.
+    /// `all` covers logical replication connections, because they name a database. The unix socket
+    /// trusts every process, because only the server's account reaches its folder.
     pub(super) fn pg_hba_conf(&self) -> String {
         let mut lines = self.hba.clone();
         lines.push("local all all trust".to_owned());
@@ -113,7 +107,6 @@ impl Options {
         lines.join("\n") + "\n"
     }
 
-    /// Returns the names and contents of the TLS files beside the configuration.
     pub(super) fn tls_files(&self) -> Vec<(&'static str, &str)> {
         let Some(tls) = &self.tls else { return Vec::new() };
         let mut files = vec![(CERTIFICATE, tls.certificate.as_str()), (KEY, tls.key.as_str())];

@@ -1,8 +1,4 @@
-//! The postmaster of a temporary cluster as a child process: start, wait until ready, signal, reap.
-//!
-//! Input: a command and a log file. Output: a `Server`, or an error with the end of the log
-//! (`log_tail`). Invariant: the postmaster is ended and reaped when the `Server` is dropped. Ctrl-C
-//! in the terminal does not reach it, because it has its own process group.
+//! The postmaster of a temporary cluster as a child process, ended and reaped on drop.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -16,16 +12,12 @@ use super::Stop;
 use crate::SandboxError;
 use crate::spawn::spawn;
 
-/// Interval of state checks. A start takes about 60 ms.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Maximum time for an immediate shutdown on drop before SIGKILL.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-/// Number of log lines in an error.
 const LOG_TAIL_LINES: usize = 12;
 
-/// A running postmaster, ended and reaped on drop.
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
@@ -33,11 +25,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts the postmaster with its output in `log`, in its own process group, so that the
-    /// terminal's Ctrl-C does not reach it.
+    /// The own process group keeps the terminal's Ctrl-C away.
     pub(super) fn spawn(command: &mut Command, log: &Path) -> Result<Self, SandboxError> {
-        // The log is truncated, so that an error shows the messages of this start and not of an
-        // earlier one.
+        // Truncated, so that an error shows the messages of this start.
         let output = File::create(log).map_err(SandboxError::file("write", log))?;
         let errors = output.try_clone().map_err(SandboxError::file("write", log))?;
         command.process_group(0).stdin(Stdio::null()).stdout(output).stderr(errors);
@@ -52,8 +42,8 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits until the server accepts connections. Its pid file then says so (miscadmin.h,
-    /// `LOCK_FILE_LINE_PM_STATUS`). The file of a killed predecessor names another process.
+    /// Ready once the pid file says so (miscadmin.h, `LOCK_FILE_LINE_PM_STATUS`). The file of a
+    /// killed predecessor names another process.
     pub(super) fn wait_ready(&mut self, data: &Path, limit: Duration) -> Result<(), SandboxError> {
         let file = data.join("postmaster.pid");
         let process = self.process().to_string();
@@ -78,7 +68,7 @@ impl Server {
         }
     }
 
-    /// Sends the signals of pg_ctl: SIGINT fast, SIGQUIT immediate.
+    /// Signals of pg_ctl: SIGINT fast, SIGQUIT immediate.
     pub(super) fn signal(&self, how: Stop) -> Result<(), SandboxError> {
         let signal = match how {
             Stop::Fast => Signal::INT,
@@ -92,7 +82,6 @@ impl Server {
             .map_err(|errno| SandboxError::file("signal the server of", &self.log)(errno.into()))
     }
 
-    /// Waits until the server has ended, and reaps it.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<(), SandboxError> {
         let deadline = Instant::now() + limit;
         while self.ended()?.is_none() {
@@ -129,7 +118,6 @@ impl Drop for Server {
     }
 }
 
-/// Returns the last lines of a log, or an empty text without a log.
 pub(super) fn log_tail(log: &Path) -> String {
     let bytes = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
