@@ -1,13 +1,8 @@
-//! An HTTP/1 server with limits, so that clients cannot exhaust the file descriptors of the
-//! process.
+//! An HTTP/1 server with limits, so that clients cannot exhaust the process's file descriptors.
 //!
-//! Input: a bound listener, routes, and a future that ends when the server should stop. The server
-//! still answers requests that have begun.
-//!
-//! Invariant: at most [`connections_max`] connections are open: 256, or a quarter of the process's
-//! descriptors. A connection that does not send a request within [`HEADER_LIMIT`] is closed. At the
-//! maximum, the next connection replaces the oldest one without a request in progress, so idle
-//! clients block no other client.
+//! Invariant: at most [`connections_max`] connections are open. A connection that does not send a
+//! request within [`HEADER_LIMIT`] is closed. At the maximum, the next connection replaces the
+//! oldest one without a request in progress.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -33,25 +28,21 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::prometheus::{Format, Label, Metrics, render, render_all};
 
-/// Maximum time for a connection to send the head of a request, the first or the next one. It
-/// exceeds the 15 s between two scrapes, so that they share one connection.
+/// Time for the head of a request, the first or the next one. Exceeds the 15 s between two scrapes,
+/// so that they share one connection.
 pub const HEADER_LIMIT: Duration = Duration::from_secs(20);
-/// Maximum number of connections, if there are enough descriptors. Probes and scrapes need a
-/// handful, and a shop's clients are pooled.
+/// Probes and scrapes need a handful, and a shop's clients are pooled.
 const CONNECTIONS_MAX: u64 = 256;
-/// Inverse share of all descriptors for incoming connections: a quarter. The rest is for Postgres,
-/// Kafka (a few per broker) and files.
+/// Incoming connections get a quarter of all descriptors. The rest is for Postgres, Kafka (a few
+/// per broker) and files.
 const SHARE: u64 = 4;
-/// Pause if the system has no descriptor for the next connection.
+/// Pause while the system has no descriptor.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Returns the maximum number of open connections, derived from this process's limit of
-/// descriptors.
 pub fn connections_max() -> usize {
     share_of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
-/// Returns the response to a scrape with these headers.
 pub fn metrics_response(metrics: impl Metrics, headers: &HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
@@ -59,7 +50,6 @@ pub fn metrics_response(metrics: impl Metrics, headers: &HeaderMap) -> Response 
     (about, render(metrics, format)).into_response()
 }
 
-/// Returns the response to a scrape of several metrics, distinguished by a label.
 pub fn metrics_response_of_all(
     parts: Vec<(Option<Label>, impl Metrics)>,
     headers: &HeaderMap,
@@ -74,12 +64,9 @@ fn share_of(descriptors: u64) -> usize {
     usize::try_from((descriptors / SHARE).clamp(1, CONNECTIONS_MAX)).unwrap_or(1)
 }
 
-/// Source of connections.
 pub trait Accept: Send {
-    /// Type of a connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Returns the next connection.
     fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
@@ -99,7 +86,7 @@ impl Accept for UnixListener {
     }
 }
 
-/// Answers requests until `shutdown` completes, and then finishes the requests that have begun.
+/// Finishes requests that have begun after `shutdown` completes.
 pub async fn serve(
     listener: impl Accept,
     routes: Router,
@@ -109,7 +96,6 @@ pub async fn serve(
     serve_within(listener, routes, shutdown, bounds).await
 }
 
-/// Limits of a server.
 #[derive(Clone, Copy)]
 struct Bounds {
     connections_max: usize,
@@ -162,7 +148,7 @@ fn is_of_peer(error: &io::Error) -> bool {
 struct Server {
     routes: Router,
     bounds: Bounds,
-    /// Connections in the order in which they were accepted.
+    /// In the order in which they were accepted.
     open: VecDeque<Open>,
     tasks: JoinSet<()>,
     stopping: watch::Sender<bool>,
@@ -170,7 +156,6 @@ struct Server {
 
 struct Open {
     task: AbortHandle,
-    /// Whether a request is being answered.
     is_busy: Arc<AtomicBool>,
 }
 
@@ -187,7 +172,7 @@ impl Server {
             if let Some(open) = silent.and_then(|at| self.open.remove(at)) {
                 open.task.abort();
             }
-            // The descriptor of the connection is free after its task has ended.
+            // A connection's descriptor is free after its task has ended.
             let _ = self.tasks.join_next().await;
         }
     }
@@ -203,7 +188,6 @@ impl Server {
         self.open.push_back(Open { task, is_busy });
     }
 
-    /// Finishes requests that have begun. Closes connections without a request.
     async fn finish(mut self) {
         for open in &self.open {
             if !open.is_busy.load(Ordering::Acquire) {
@@ -215,7 +199,6 @@ impl Server {
     }
 }
 
-/// Serves one connection to its end.
 async fn answer(
     http: &http1::Builder,
     stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -239,7 +222,7 @@ async fn answer(
         // The sender outlives every connection.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     };
-    // The peer caused these errors: it went away, was silent, or did not speak HTTP.
+    // Errors of the peer: it went away, was silent, or did not speak HTTP.
     tokio::select! {
         _ = connection.as_mut() => {}
         () = told => {
@@ -260,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// A server, a signal that a slow request has begun, and a signal that lets it end.
+    /// `begun`: a slow request has started; `enough` ends it.
     struct Started {
         address: SocketAddr,
         begun: Arc<Notify>,
@@ -310,7 +293,6 @@ mod tests {
         assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
         enough.notify_one();
         assert!(slow.await.unwrap().ends_with("slow"));
-        // The first connection was closed: reading returns its end and no data.
         assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
     }
 

@@ -1,5 +1,4 @@
-//! Utilities of a long-running service: back-off, log throttle, metrics, HTTP, parsing of durations and
-//! sizes.
+//! Utilities of a long-running service.
 //!
 //! ```
 //! use std::time::{Duration, Instant};

@@ -1,17 +1,12 @@
-//! Log throttle: suppresses lines that were logged recently, so that a lasting failure does not
-//! flood the log.
-//!
-//! Input: a line's text, and the time. Output: whether to write the line, and how many equal lines
-//! were suppressed since it was last written. Invariant: memory is bounded, and the first of
-//! several equal lines is written.
+//! Suppresses log lines that were logged recently. Memory is bounded, and the first of several
+//! equal lines is written.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Maximum number of remembered texts. An outage has a handful; further texts are always written.
+/// Remembered texts. An outage has a handful; further texts are always written.
 const TEXTS_MAX: usize = 256;
 
-/// Admits one line per text and interval.
 #[derive(Debug)]
 pub struct LogThrottle {
     interval: Duration,
@@ -25,20 +20,19 @@ struct LastLine {
 }
 
 impl Default for LogThrottle {
-    /// Once a minute, for problems that last until somebody fixes them.
+    /// Suits problems that last until somebody fixes them.
     fn default() -> Self {
         Self::new(Duration::from_mins(1))
     }
 }
 
 impl LogThrottle {
-    /// Creates a throttle. An interval of zero admits every line.
+    /// An interval of zero admits every line.
     pub fn new(interval: Duration) -> Self {
         Self { interval, texts: HashMap::new() }
     }
 
-    /// Returns `Some(n)` if the line should be written; `n` equal lines were suppressed since the
-    /// last one.
+    /// `Some(n)`: write the line; `n` equal lines were suppressed since the last one.
     pub fn admit(&mut self, text: &str, now: Instant) -> Option<u64> {
         let interval = self.interval;
         let is_recent = |seen: &LastLine| now.saturating_duration_since(seen.written) < interval;
@@ -59,7 +53,6 @@ impl LogThrottle {
         Some(0)
     }
 
-    /// Whether to write this line now.
     pub fn is_due(&mut self, text: &str) -> bool {
         self.admit(text, Instant::now()).is_some()
     }
@@ -78,7 +71,7 @@ mod tests {
         for tick in 1..100 {
             assert_eq!(admit("a", tick * 100), None);
         }
-        // Another text is new, and does not make the first text new again.
+        // Another text does not make the first text new again.
         assert_eq!([admit("b", 5_000), admit("a", 9_999)], [Some(0), None]);
         let later = [10_000, 10_001, 19_999, 20_000, 50_000].map(|ms| admit("a", ms));
         assert_eq!(later, [Some(100), None, None, Some(2), Some(0)]);

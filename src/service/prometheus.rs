@@ -1,13 +1,8 @@
 //! Metrics in the formats of Prometheus and OpenMetrics, encoded by the crate `prometheus-client`.
+//! `_total` marks a counter, `_info` facts; every other name is a gauge or a histogram.
 //!
-//! Input: [`Metrics`] at the moment of a scrape, and the request's `Accept`. Output: a page in the
-//! requested [`Format`]. Invariant: names are equal in both formats. A name with the suffix
-//! `_total` is a counter, one with `_info` has facts, and every other is a gauge or a histogram.
-//! Nothing is kept between two scrapes, so no state exists twice.
-//!
-//! This module appends exemplars to the lines of their buckets. The crate (0.26) writes only
-//! exemplars that its own histogram observed one by one, and these scrapes contain snapshots of
-//! sums.
+//! Exemplars are appended here: the crate (0.26) writes only exemplars of its own histograms, and
+//! these scrapes contain snapshots.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,21 +14,18 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, prometheus_t
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// Names and values of labels.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// Format of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus's text format, version 0.0.4, the default.
+    /// Text format 0.0.4, the default.
     Text,
     /// OpenMetrics 1.0.0, which has exemplars. Prometheus requests it.
     OpenMetrics,
 }
 
 impl Format {
-    /// Returns the format that a request accepts: OpenMetrics if it is named and no other format is
-    /// preferred.
+    /// OpenMetrics if it is named and no other format is preferred.
     pub fn accepted(accept: &str) -> Self {
         let mut best = [0.0_f32; 2];
         for entry in accept.split(',') {
@@ -63,7 +55,6 @@ impl Format {
         if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// Returns the media type of a page in this format.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => prometheus_text::CONTENT_TYPE,
@@ -72,12 +63,10 @@ impl Format {
     }
 }
 
-/// Metrics of one scrape.
 pub trait Metrics: Debug + Send + Sync + 'static {
-    /// Writes all metrics to the page.
     fn write(&self, page: &mut Page<'_>) -> fmt::Result;
 
-    /// Returns single observations of histogram buckets, which lead to their traces.
+    /// Single observations of histogram buckets, with their traces.
     fn exemplars(&self) -> Vec<Exemplar> {
         Vec::new()
     }
@@ -93,27 +82,22 @@ impl Metrics for Box<dyn Metrics> {
     }
 }
 
-/// One observation in a histogram's bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exemplar {
-    /// Full name of the histogram.
     pub histogram: &'static str,
-    /// Index of the bucket, from 0.
+    /// From 0.
     pub bucket: usize,
-    /// Trace id: 32 hexadecimal digits.
+    /// 32 hexadecimal digits.
     pub trace_id: String,
-    /// Observed value.
     pub value: f64,
-    /// Time of the observation in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub unix_us: i64,
 }
 
-/// Returns the page of these metrics.
 pub fn render(metrics: impl Metrics, format: Format) -> String {
     render_labelled(None, metrics, format)
 }
 
-/// Returns the page of several metrics with equal families, distinguished by an optional label.
 pub fn render_all(parts: Vec<(Option<Label>, impl Metrics)>, format: Format) -> String {
     let pages = parts.into_iter().map(|(label, metrics)| render_labelled(label, metrics, format));
     let mut families: Vec<(String, String)> = Vec::new();
@@ -143,10 +127,9 @@ pub fn render_all(parts: Vec<(Option<Label>, impl Metrics)>, format: Format) -> 
     families.into_iter().flat_map(|(header, samples)| [header, samples]).collect::<String>() + end
 }
 
-/// Name and value of a label that all samples of some metrics have.
+/// Label of all samples of some metrics.
 pub type Label = (&'static str, String);
 
-/// Last line of a page in OpenMetrics.
 const END: &str = "# EOF";
 
 fn render_labelled(label: Option<Label>, metrics: impl Metrics, format: Format) -> String {
@@ -199,7 +182,6 @@ fn with_exemplars(page: &str, exemplars: &[Exemplar]) -> String {
     text
 }
 
-/// Writer of metric families.
 pub struct Page<'a> {
     prefix: &'static str,
     name: String,
@@ -207,12 +189,12 @@ pub struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Sets the prefix of all following names.
+    /// Applies to all following names.
     pub const fn begin_names(&mut self, prefix: &'static str) {
         self.prefix = prefix;
     }
 
-    /// Begins a family of counters (`.._total`), facts (`.._info`) or gauges.
+    /// Counters (`.._total`), facts (`.._info`) or gauges.
     pub fn family(&mut self, name: &str, help: &str) -> Result<Family<'_>, fmt::Error> {
         let (name, kind) = if let Some(name) = name.strip_suffix("_total") {
             (name, MetricType::Counter)
@@ -224,13 +206,11 @@ impl Page<'_> {
         Ok(Family { encoder: self.descriptor(name, help, kind)?, kind })
     }
 
-    /// Writes a family with a single value.
     pub fn single(&mut self, name: &str, help: &str, value: impl Into<Number>) -> fmt::Result {
         self.family(name, help)?.sample(&[], value)
     }
 
-    /// Writes a histogram: upper bounds and the observations in each bucket. The last bound is
-    /// infinite.
+    /// Writes upper bounds, the last one infinite, and the observations in each bucket.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -255,14 +235,12 @@ impl Page<'_> {
     }
 }
 
-/// A family whose samples are being written.
 pub struct Family<'a> {
     encoder: MetricEncoder<'a>,
     kind: MetricType,
 }
 
 impl Family<'_> {
-    /// Writes one sample.
     pub fn sample(&mut self, labels: Labels<'_>, value: impl Into<Number>) -> fmt::Result {
         let mut encoder = self.encoder.encode_family(&labels)?;
         match (self.kind, value.into()) {
@@ -278,18 +256,15 @@ impl Family<'_> {
         }
     }
 
-    /// Writes facts as labels.
     pub fn facts(&mut self, labels: Labels<'_>) -> fmt::Result {
         self.sample(labels, 1_u64)
     }
 }
 
-/// Value of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
-    /// A count or a size.
     Whole(u64),
-    /// A number with a fraction: seconds, a ratio.
+    /// Seconds, or a ratio.
     Real(f64),
 }
 
@@ -306,7 +281,6 @@ impl From<bool> for Number {
 }
 
 impl From<Duration> for Number {
-    /// Converts the time to seconds.
     fn from(time: Duration) -> Self {
         Self::Real(time.as_secs_f64())
     }

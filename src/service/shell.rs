@@ -1,6 +1,6 @@
 //! Quotes text for commands that a person pastes into a shell.
 
-/// Returns the text as one word of a POSIX shell.
+/// Text as one word of a POSIX shell.
 pub fn shell_word(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
     if !text.is_empty() && text.chars().all(is_plain) {

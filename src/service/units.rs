@@ -1,28 +1,21 @@
-//! Parses and prints durations (`1m30s`) and sizes (`32MiB`) as people type them in settings and
-//! flags.
+//! Parses and prints durations (`1m30s`) and sizes (`32MiB`) of settings and flags.
 //!
-//! Input: a text, or a value. Output: the value, or an [`InvalidValue`] that explains the syntax;
-//! or a text in one unit. Invariant: the text of whole milliseconds or bytes parses to the original
-//! value.
+//! Invariant: the text of whole milliseconds or bytes parses to the original value.
 
 use std::time::Duration;
 
-/// Reason why a text is not a valid value: a fragment that follows "`key`: ", and a hint.
+/// A fragment that follows "`key`: ", and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidValue {
-    /// Reason as a sentence fragment.
     pub reason: String,
-    /// Recommended input.
     pub help: Option<String>,
 }
 
 impl InvalidValue {
-    /// Creates a reason without a hint.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), help: None }
     }
 
-    /// Adds a hint.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -30,10 +23,10 @@ impl InvalidValue {
     }
 }
 
-/// Parses `250ms`, `1s`, `1m30s`, `2h`, `7d`: a sum of whole numbers with units.
+/// A sum of whole numbers with units, such as `250ms`, `1m30s`, `2h`, `7d`.
 ///
 /// # Errors
-/// Returns the defect of the text and the correct syntax, in one line.
+/// Defect of the text and the correct syntax, in one line.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     read_duration(text).map_err(|InvalidValue { reason, help }| match help {
         Some(help) => format!("{reason}: {help}"),
@@ -41,7 +34,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Parses like [`parse_duration`], and returns reason and hint separately.
+/// Like [`parse_duration`], with reason and hint separately.
 pub fn read_duration(text: &str) -> Result<Duration, InvalidValue> {
     let refused = || {
         let refusal = InvalidValue::new(format!("`{text}` is not a duration"));
@@ -74,8 +67,7 @@ pub fn read_duration(text: &str) -> Result<Duration, InvalidValue> {
     Ok(total)
 }
 
-/// Parses `32MiB`, `64kB`, `512B` into bytes. Units with an `i` are powers of two, the others
-/// powers of ten.
+/// Bytes of `32MiB`, `64kB`, `512B`. Units with an `i` are powers of two, the others powers of ten.
 pub fn parse_size(text: &str) -> Result<u64, InvalidValue> {
     let refused = || {
         let refusal = InvalidValue::new(format!("`{text}` is not a size"));
@@ -106,7 +98,7 @@ pub fn parse_size(text: &str) -> Result<u64, InvalidValue> {
     number.checked_mul(factor).ok_or_else(refused)
 }
 
-/// Returns the shortest exact text of a duration in one unit: `1s`, `1500ms`, `5m`.
+/// Shortest exact text in one unit: `1s`, `1500ms`, `5m`.
 pub fn format_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     match milliseconds {
@@ -118,7 +110,7 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// Returns the shortest exact text of a size: `32MiB`, `1MB`, `1000B`.
+/// Shortest exact text: `32MiB`, `1MB`, `1000B`.
 pub fn format_size(bytes: u64) -> String {
     match bytes {
         0 => "0B".to_owned(),
