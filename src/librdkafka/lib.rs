@@ -1,16 +1,13 @@
 //! Calls of librdkafka that rdkafka 0.39 lacks:
 //!
-//! * set a Kafka client's OAUTHBEARER token, which rdkafka does only while the client is polled;
+//! * set a client's OAUTHBEARER token, which rdkafka does only while the client's main queue is
+//!   polled. An `AdminClient`, and a consumer that only reads metadata, would wait for a login for
+//!   ever;
 //! * ask the brokers what a client may do with topics;
 //! * flush a producer at once, which rdkafka does only if it takes the delivery reports itself;
 //! * add brokers to a client.
 //!
-//! Input: a client, and a token, names of topics or addresses. Output: the rights on topics, or
-//! librdkafka's error if it refuses. Invariant: this crate has the only `unsafe` of the project.
-//!
-//! rdkafka passes a token on when it polls the client's main queue. It never polls that queue of an
-//! `AdminClient`. A consumer that only reads metadata is not polled either. Without this crate,
-//! both would wait for a login for ever.
+//! Invariant: this crate has the only `unsafe` of the project.
 
 mod rights;
 
@@ -24,16 +21,15 @@ use rdkafka::types::RDKafkaRespErr;
 
 pub use rights::{TopicRights, topic_rights};
 
-/// Size of the error buffer in librdkafka's examples, in bytes.
+/// Bytes of the error buffer in librdkafka's examples.
 const ERROR_BYTES: usize = 512;
 
-/// Sets the token for the client's logins from now on, until `expires_ms` (Unix time in
-/// milliseconds).
+/// Sets the token for logins until `expires_ms` (Unix time in milliseconds).
 ///
 /// # Errors
 ///
-/// Returns librdkafka's message if the mechanism is not OAUTHBEARER, the token has expired, or it
-/// contains invalid characters (`rd_kafka_oauthbearer_set_token` in rdkafka.h).
+/// librdkafka's message if the mechanism is not OAUTHBEARER, the token has expired, or it contains
+/// invalid characters (`rd_kafka_oauthbearer_set_token` in rdkafka.h).
 pub fn set_token<C: ClientContext>(
     client: &Client<C>,
     token: &str,
@@ -68,13 +64,12 @@ pub fn set_token<C: ClientContext>(
     Err(String::from_utf8_lossy(&written).into_owned())
 }
 
-/// Sends a producer's queued records without waiting for more (`linger.ms`). librdkafka ignores the
-/// linger time during the call. Returns after the last record was reported, or after `limit`.
+/// Sends a producer's queued records without `linger.ms`. Returns after the last record was
+/// reported, or after `limit`.
 ///
-/// Another thread must take the reports during the call. rdkafka's producers receive reports as
-/// events, which this call does not consume (`rd_kafka_flush` in rdkafka.h). rdkafka's own `flush`
-/// takes the reports itself, and calls librdkafka with a limit of zero, so the call may end before
-/// librdkafka notices it.
+/// Another thread must take the reports during the call (`rd_kafka_flush` in rdkafka.h). rdkafka's
+/// own `flush` calls librdkafka with a limit of zero, so it may end before librdkafka notices the
+/// call.
 pub fn flush<C: ClientContext>(producer: &Client<C>, limit: Duration) {
     let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
     #[expect(unsafe_code, reason = "rdkafka's own takes delivery reports meanwhile")]
@@ -83,10 +78,10 @@ pub fn flush<C: ClientContext>(producer: &Client<C>, limit: Duration) {
     let _ = unsafe { rd_kafka_flush(producer.native_ptr(), limit_ms) };
 }
 
-/// Adds these addresses (`host:port`, comma-separated) to the client's brokers. A known broker is
-/// not added twice. librdkafka keeps a copy of the text for the lifetime of the client.
+/// Adds `host:port` addresses, comma-separated. A known broker is not added twice. librdkafka keeps
+/// a copy of the text as long as the client lives.
 pub fn add_brokers<C: ClientContext>(client: &Client<C>, addresses: &str) {
-    // No address contains a zero byte, because the client could not have been created with one.
+    // The client could not have been created with a zero byte in an address.
     let Ok(addresses) = CString::new(addresses) else { return };
     #[expect(unsafe_code, reason = "rdkafka has no safe function for it")]
     // SAFETY: the client lives as long as its borrow, and librdkafka's functions may be called from

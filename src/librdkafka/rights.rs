@@ -1,9 +1,6 @@
-//! Asks the brokers what a client's login may do with topics (`DescribeTopics` with authorized
-//! operations, KIP-430), because rdkafka 0.39 has no call for this.
-//!
-//! Input: a client, names of topics, a time limit. Output: the rights on each topic for which the
-//! brokers return them. Invariant: the request neither creates a topic nor writes data. This module
-//! frees everything that librdkafka allocates here.
+//! Asks the brokers what a login may do with topics (`DescribeTopics` with authorized operations,
+//! KIP-430); rdkafka 0.39 has no call for this. The request neither creates a topic nor writes
+//! data.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -26,24 +23,24 @@ use rdkafka::types::RDKafkaRespErr;
 
 use crate::ERROR_BYTES;
 
-/// Additional wait after librdkafka's own limit. No answer comes later.
+/// Added to librdkafka's own limit; no answer comes later.
 const LATER_MS: c_int = 1_000;
 
-/// Rights of the login on a topic.
+/// Rights of a login on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicRights {
-    /// Whether it may fetch records.
+    /// True if it may fetch records.
     pub read: bool,
-    /// Whether it may produce records.
+    /// True if it may produce records.
     pub write: bool,
 }
 
-/// Asks the brokers. The answer omits topics that do not exist, that are hidden from the login, or
-/// whose rights the brokers do not return.
+/// Rights on topics. Omits topics that do not exist, are hidden from the login, or whose rights the
+/// brokers do not return.
 ///
 /// # Errors
 ///
-/// Returns librdkafka's code if the brokers do not answer in time, or do not support the request.
+/// librdkafka's code if the brokers do not answer in time, or do not support the request.
 pub fn topic_rights<C: ClientContext>(
     client: &Client<C>,
     topics: &[&str],
@@ -92,8 +89,6 @@ pub fn topic_rights<C: ClientContext>(
     }
 }
 
-/// Returns the rights in an answer.
-///
 /// # Safety
 ///
 /// The event must be null, or an event of librdkafka that was not destroyed.
@@ -127,7 +122,7 @@ unsafe fn read_event(
     Ok(rights)
 }
 
-/// Returns a topic's name and rights, if it has rights.
+/// `None` without rights.
 ///
 /// # Safety
 ///
@@ -160,7 +155,7 @@ unsafe fn read_topic(topic: *const rd_kafka_TopicDescription_t) -> Option<(Strin
     Some((name, TopicRights { read, write }))
 }
 
-/// Returns a slice of `count` elements, or an empty slice if the pointer is null.
+/// Empty if the pointer is null.
 ///
 /// # Safety
 ///
