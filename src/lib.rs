@@ -19,17 +19,18 @@
 //!
 //! # Crates
 //!
-//! The compiler enforces the boundaries between crates. This crate holds both programs and the tests, and
-//! re-exports the others for them.
+//! This crate holds both programs and the tests, and re-exports the others for them.
 //!
 //! * all decisions, without I/O, clock or threads: `postrider-core`;
 //! * the connections at both ends: `postrider-postgres` (connection strings, replication, SQL),
 //!   `postrider-kafka` (producer, reader, embedded broker);
-//! * the running relay: `postrider-relay` (its loop, on a thread of its own; supervisor; health, metrics);
+//! * the running relay: `postrider-relay` (its loop on its own thread, supervisor, health,
+//!   metrics);
 //! * what users see: `postrider-config`, `postrider-debezium` (import), `postrider-cli`;
-//! * for applications: `postrider-patterns` (writer, saga, inbox, ..) and `postrider-shop`, which uses them;
-//! * utilities: `postrider-service` (back-off, log throttle, metrics, HTTP), `postrider-secrets`,
-//!   `postrider-sandbox` (temporary servers for demo and tests).
+//! * for applications: `postrider-patterns` (writer, saga, inbox) and `postrider-shop`, which uses
+//!   them;
+//! * utilities: `postrider-service` (back-off, metrics, HTTP), `postrider-secrets`,
+//!   `postrider-sandbox` (temporary servers).
 //!
 //! # Guarantees
 //!

@@ -1,5 +1,4 @@
-//! The program `shop`, an example application that uses the outbox: parses its arguments, runs the command,
-//! prints errors without passwords, and returns the exit code.
+//! The program `shop`: parses its arguments, runs the command, and prints errors without passwords.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -27,7 +26,6 @@ fn main() -> ExitCode {
     match shop.run(&mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to be done if stderr is closed too.
             let _ = explain(&error, &mut std::io::stderr().lock());
             ExitCode::from(error.exit_code())
         }
