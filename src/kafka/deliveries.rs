@@ -167,7 +167,8 @@ impl Deliveries {
         self.reports.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// After a refused batch true once nothing is in flight.
+    /// True once an event ended the session. After a refused batch [`Deliveries::check`] waits for
+    /// records in flight.
     pub(super) fn is_over(&self) -> bool {
         self.gathered().broken.is_some()
     }
