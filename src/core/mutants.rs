@@ -1,61 +1,59 @@
-//! Deliberate bugs in the shipped code. Tests enable them to prove that the simulation detects
-//! them.
+//! Deliberate bugs that tests enable, to prove that the simulation detects them.
 //!
-//! Input: the [`Mutant`] that a test enables for its thread, in builds with the feature `mutants`.
-//! Output: whether the calling code must misbehave. Without the feature the answer is constantly
-//! false, and the compiler removes the check. The module is public because tests of other crates
-//! enable bugs.
+//! Input: the [`Mutant`] of a thread, in builds with the feature `mutants`. Without the feature the
+//! answer is constantly false, and the compiler removes the check. Tests of other crates use this
+//! module.
 
 /// One deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
     /// The watermark passes a transaction with unconfirmed records.
     SettlesUnconfirmed,
-    /// A transaction counts as confirmed although one record is missing.
+    /// A transaction with one unconfirmed record counts as confirmed.
     CountsOneTooFew,
-    /// A keepalive settles everything before it, confirmed or not.
+    /// A keepalive settles everything before it.
     SettlesKeepalives,
-    /// A keepalive settles nothing, so the log of an idle outbox grows without limit.
+    /// A keepalive settles nothing, so the log of an idle outbox grows.
     IgnoresKeepalives,
     /// A refused record counts as stored.
     ForgetsRefused,
-    /// A frame is consumed although there was no room for its record.
+    /// A frame is consumed although its record was not taken.
     ConsumesUnsent,
-    /// The session takes frames after the budget is used up.
+    /// The session ignores the budget.
     IgnoresBudget,
-    /// The session waits for the socket although a frame is buffered and may be taken.
+    /// The session waits although a frame is buffered.
     WaitsBesideFrames,
-    /// No heartbeat: the server ends the stream of an idle outbox.
+    /// No heartbeat.
     StaysSilent,
     /// A drain ends with records unconfirmed.
     EndsUnconfirmed,
     /// A drain ends within a transaction.
     EndsWithinTransaction,
-    /// Records count as stored when they are reported, before their Kafka transaction commits.
+    /// Records count as stored before their Kafka transaction commits.
     ConfirmsBeforeCommit,
     /// A Kafka transaction commits before all reports have arrived.
     CommitsBeforeReports,
-    /// The session continues after a commit during which EndTxn may have been sent twice.
+    /// A commit is trusted although EndTxn may have been sent twice.
     TrustsDisturbedCommit,
-    /// Progress omits how many rows of a split transaction it covers.
+    /// Progress omits the rows of a split transaction.
     ForgetsPart,
-    /// A session starts at the slot's position and ignores progress.
+    /// Progress is ignored.
     IgnoresProgress,
     /// Records are taken after the progress record.
     SendsBehindProgress,
-    /// The session reads ahead although it wants no frame, and finds the stream's end.
+    /// The session reads ahead although it wants no frame.
     LooksForTheEnd,
-    /// The supervisor reports a clean stop although sessions left records unconfirmed.
+    /// A stop is clean although records are unconfirmed.
     ForgetsOwed,
-    /// A session starts without the refusals that earlier sessions learned.
+    /// Earlier refusals are forgotten.
     ForgetsSuspects,
     /// A request to stop waits until a pause ends.
     SleepsThroughStop,
     /// Pauses after failures do not grow.
     NeverBacksOff,
-    /// The timeout does not grow for a server that is silent again over one piece of work.
+    /// The timeout does not grow for a server that stays silent.
     KeepsTimeout,
-    /// An unreadable message of the log is retried forever.
+    /// An unreadable message is retried forever.
     RetriesUnreadable,
 }
 
@@ -99,12 +97,12 @@ mod on_this_thread {
         static MADE: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Enables this bug on the current thread; `None` disables it.
+    /// Enables a bug on this thread.
     pub fn make(mutant: Option<Mutant>) {
         MADE.set(mutant);
     }
 
-    /// The bug that is enabled on the current thread.
+    /// The bug enabled on this thread.
     pub fn made() -> Option<Mutant> {
         MADE.get()
     }

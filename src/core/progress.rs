@@ -1,10 +1,8 @@
-//! Encodes and decodes the progress record: how far a stream was delivered, stored in Kafka beside
-//! the records.
+//! Encodes and decodes the progress record, stored in Kafka beside the records.
 //!
-//! Input: a [`Mark`] (how far), and the [`Lineage`] (cluster, timeline, slot, publication, tables)
-//! in which its positions have a meaning. Output: key and value of the Kafka record, and
-//! [`Progress`] decoded from such a value; also the transactional id of the stream's producer.
-//! Invariant: a value from another program or a later version is an error and never a position.
+//! Input: a [`Mark`] (how far), and the [`Lineage`] in which positions have a meaning. Output: the
+//! Kafka record and [`Progress`] decoded from it. A value from another program or a later version
+//! is an error and never a position.
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
@@ -13,12 +11,9 @@
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
-//! `backfill` is present only while rows older than the slot are delivered (all of them or, in a
-//! `repair`, the missing ones); positions then count transactions of the backfill. `commit` and
-//! `rows` are present only inside a transaction that is delivered in several parts. `last` is the
-//! last commit with rows. Version 1 did not write `last`, `members`, `messages` and `standby`. The
-//! first releases with version 2 had no `publication_xid`, `since` and `places`, later ones no
-//! `began` in `since`. `places` is present only if a schema is published.
+//! `backfill` is present only while rows older than the slot are delivered. `commit` and `rows` are
+//! present only inside a transaction that is delivered in parts. `last` is the last commit with
+//! rows. `places` is present only if a schema is published. Earlier releases omit some members.
 
 mod scope;
 
@@ -33,17 +28,15 @@ use crate::route::{NO_TIMESTAMP, OwnedRecord};
 pub use scope::{Moment, RepairScope, UnknownRows};
 
 const VERSION: u32 = 2;
-/// Oldest version that is still read. Its records lack some members.
+/// Oldest version that is still read.
 const VERSION_MIN: u32 = 1;
 
-/// The stream to which a mark's positions belong; elsewhere they have no meaning. Each progress
-/// record contains these members in this order and under these names.
+/// The stream to which positions belong. Order and names of the fields are the record's format.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lineage {
-    /// The cluster's system identifier (IDENTIFY_SYSTEM). A restored backup shares it with its
-    /// origin.
+    /// System identifier (IDENTIFY_SYSTEM). A restored backup shares it with its origin.
     pub system: String,
-    /// The cluster's timeline, which a promotion increments.
+    /// The cluster's timeline.
     pub timeline: u32,
     /// The database.
     pub database: String,
@@ -51,112 +44,108 @@ pub struct Lineage {
     pub slot: String,
     /// The publication's OID.
     pub publication: u32,
-    /// The transaction that last wrote the publication's row when the session began. A different
-    /// value means that the publication was altered. `None`: not known.
+    /// Transaction that last wrote the publication's row when the session began; shows alterations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publication_xid: Option<u32>,
-    /// OIDs of the outbox tables, by name.
+    /// OIDs of the outbox tables.
     pub tables: BTreeMap<String, u32>,
-    /// OIDs of the tables' entries in the publication. They change if a table is removed and added
-    /// again. Empty: not known.
+    /// OIDs of the publication's entries; they change if a table is removed and added again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<String, u32>,
-    /// For tables published with their schema: the transactions that put them into it. They change
-    /// if a table leaves the schema and returns.
+    /// For tables published with their schema: the transactions that put them into it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, u32>,
-    /// Prefixes of the logical messages that are rows. `None`: not known.
+    /// Prefixes of the messages that are rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<BTreeSet<String>>,
-    /// True if the server was a standby when the session began. A promoted standby keeps streaming
-    /// on a timeline that the session does not learn of.
+    /// Whether the server was a standby when the session began. Its later timeline is then not
+    /// known.
     #[serde(default)]
     pub standby: bool,
-    /// The start of the complete part of the stream. `None`: not known.
+    /// Start of the complete part of the stream, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Since>,
 }
 
-/// The start of a stream that has omitted no row since: every transaction that committed after
-/// `lsn` was delivered, or will be. A recreated slot starts over.
+/// The start since which no row was omitted: every transaction that committed after `lsn` was
+/// delivered, or will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Since {
-    /// The slot's position at the start.
+    /// The slot's position.
     pub lsn: Lsn,
-    /// At the start, no transaction with this 64-bit number or a later one had committed. Rows of
-    /// earlier transactions may precede the start. 0: no row precedes it.
+    /// No transaction with this or a later 64-bit number had committed. 0: no row precedes the
+    /// start.
     pub xid: u64,
-    /// `xid` at the stream's very first start, whatever was omitted since. Rows of earlier
-    /// transactions may never have belonged to the stream. 0: all rows belong to it. `None`: not
-    /// known (earlier versions).
+    /// `xid` at the stream's very first start. Earlier rows may never have belonged to the stream.
+    /// 0: all rows belong to it. `None`: written by an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
 }
 
 impl Since {
-    /// The start of a stream without a predecessor.
+    /// A start without a predecessor.
     pub const fn first(lsn: Lsn, xid: u64) -> Self {
         Self { lsn, xid, began: Some(xid) }
     }
 
-    /// Rows of transactions before this number may never have belonged to the stream.
+    /// Rows of earlier transactions may never have belonged to the stream.
     pub fn began(&self) -> u64 {
         self.began.unwrap_or(self.xid)
     }
 }
 
 impl Lineage {
-    /// Key of the stream's progress records; the newest record counts.
+    /// Key of the stream's progress records.
     pub fn key(&self) -> String {
         let Self { system, database, slot, .. } = self;
         format!("{system}/{database}/{slot}")
     }
 
-    /// Transactional id of the stream's producer. A later producer with this id fences it.
+    /// The producer's transactional id. A later producer with this id fences it.
     pub fn transactional_id(&self) -> String {
         let Self { system, database, slot, .. } = self;
         format!("postrider.{system}.{database}.{slot}")
     }
 }
 
-/// The progress of one stream.
+/// Progress of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// The stream's identity when this was written.
+    /// Identity of the stream.
     pub lineage: Lineage,
-    /// The position that was reached.
+    /// Position reached.
     pub mark: Mark,
-    /// Set before the stream starts, while the rows older than its slot are delivered.
+    /// Set while the rows older than the slot are delivered.
     pub backfill: Option<BackfillProgress>,
 }
 
-/// Progress of delivering the rows that were in their tables before the slot existed.
+/// Progress with rows that were written before the slot existed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BackfillProgress {
-    /// The stream's start. Rows that committed before it belong to the backfill. `None`: the slot
-    /// does not exist yet, and nothing was sent.
+    /// The stream's start, before which rows belong to the backfill. `None`: the slot does not
+    /// exist yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins: Option<Lsn>,
-    /// Transactions that had committed at the start, in the format of `pg_current_snapshot`.
+    /// Transactions committed at the start (`pg_current_snapshot`).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub snapshot: String,
-    /// Tables and partitions, by OID, with the file nodes of their rows at the start. A file that
-    /// was rewritten since does not show when its rows were written.
+    /// OIDs of tables and partitions with their file nodes at the start. A file rewritten since
+    /// does not show when its rows were written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<(u32, u32)>,
-    /// The last delivered row; `None` before the first.
+    /// The last delivered row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<RowCursor>,
-    /// Limits a repair to rows missing in Kafka, after an earlier slot was lost. `None`: all rows.
+    /// Limits a repair to rows missing in Kafka.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<RepairScope>,
-    /// For a repair: the stream's very first start ([`Since::began`]). `None`: not known.
+    /// For a repair: see [`Since::began`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
 }
 
 impl BackfillProgress {
-    /// The start of the stream that follows the backfill.
+    /// Start of the stream after the backfill.
     pub fn since(&self) -> Option<Since> {
         let lsn = self.begins?;
         let leaves_out = |scope: &RepairScope| {
@@ -164,16 +153,14 @@ impl BackfillProgress {
             is_part || scope.unknown == Some(UnknownRows::Skip)
         };
         if !self.repair.as_ref().is_some_and(leaves_out) {
-            // No earlier row is missing.
             return Some(Since::first(lsn, 0));
         }
-        // The snapshot `xmin:xmax:..` says that no transaction from `xmax` on had committed.
+        // The snapshot is `xmin:xmax:..`; no transaction from `xmax` on had committed.
         let xid = self.snapshot.split(':').nth(1)?.parse().ok()?;
         Some(Since { lsn, xid, began: self.began.or(Some(xid)) })
     }
 
-    /// Progress at the mark `reached`, after the row of `cursor`; `None` once the backfill is
-    /// complete.
+    /// Progress after the row of `cursor`; `None` once complete.
     #[must_use]
     pub fn at(self, reached: Mark, cursor: Option<RowCursor>) -> Option<Self> {
         let is_over = self.begins.is_some_and(|begins| reached.end >= begins);
@@ -184,23 +171,23 @@ impl BackfillProgress {
 /// A position after one row of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowCursor {
-    /// The table, quoted as in SQL.
+    /// Table as quoted SQL.
     pub table: String,
-    /// Columns that define the reading order.
+    /// Columns that define the order.
     pub order_by: Vec<String>,
-    /// The row's values of those columns, as text.
+    /// The row's values, as text.
     pub after: Vec<String>,
 }
 
-/// A record in the progress topic that is not a progress record.
+/// A record in the progress topic that is not progress.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a record in topic `{topic}` at offset {offset} is no progress record: {reason}")]
 pub struct ProgressSyntax {
-    /// Topic of the record.
+    /// Topic.
     pub topic: String,
-    /// Offset of the record.
+    /// Offset.
     pub offset: i64,
-    /// The reason why the record cannot be read.
+    /// Reason.
     pub reason: String,
 }
 
@@ -230,8 +217,7 @@ struct WireCommit {
 }
 
 impl Progress {
-    /// The stream's very first start ([`Since::began`]); `None`: not known. A backfill covers all
-    /// rows.
+    /// See [`Since::began`]. A backfill covers all rows.
     pub fn began(&self) -> Option<u64> {
         match &self.backfill {
             Some(begun) if begun.repair.is_none() => Some(0),
@@ -271,13 +257,13 @@ impl Progress {
             key: Some(self.lineage.key().into_bytes()),
             value: Some(self.encode()),
             headers: Vec::new(),
-            // Omits the timestamp. A broker refuses one that is too far from its own, which would
-            // block a relay with a wrong clock.
+            // A broker refuses a timestamp far from its own, which would block a relay with a wrong
+            // clock.
             timestamp_ms: NO_TIMESTAMP,
         }
     }
 
-    /// Decodes a record's value; the error says why it is invalid.
+    /// Decodes a record's value.
     pub fn decode(value: &[u8]) -> Result<Self, String> {
         let wire: ProgressJson =
             serde_json::from_slice(value).map_err(|error| error.to_string())?;
@@ -338,7 +324,7 @@ mod tests {
         assert_eq!(Progress::decode(text.as_bytes()), Ok(Progress { lineage, mark, backfill }));
     }
 
-    /// Compares bytes, because other relays read the record and compaction compares only keys.
+    /// Other relays read it, and compaction compares keys, so bytes matter.
     #[test]
     fn g6_the_form_of_a_record_is_as_documented() {
         let part = Some(PartialTransaction { commit_lsn: Lsn::new(9), rows: 5 });

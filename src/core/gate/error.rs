@@ -6,14 +6,14 @@ use crate::pipeline::CommitId;
 /// Why the stream cannot be resumed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
-    /// The progress record names another cluster, database or slot than its key. No relay wrote it.
+    /// The progress record names another source than its key, so no relay wrote it.
     #[error("the progress of slot `{slot}` belongs to `{before}`, and this is `{now}`")]
     OtherSource {
-        /// The slot.
+        /// Slot.
         slot: String,
-        /// System identifier, database and slot in the record.
+        /// Source in the record.
         before: String,
-        /// System identifier, database and slot of this source.
+        /// Current source.
         now: String,
     },
     /// The server is an older copy.
@@ -22,47 +22,46 @@ pub enum GateError {
          {delivered}: it is an older copy of the server"
     )]
     Restored {
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the server's log.
         server: Lsn,
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The standby has not yet replayed what it, or its primary, has sent. It was restarted, or
-    /// another server was the source until now.
+    /// The restarted or new standby has not yet replayed the delivered rows.
     #[error(
         "the standby has replayed its log up to {server}, and rows of slot `{slot}` were delivered up to {delivered}"
     )]
     StandbyBehind {
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the replayed log.
         server: Lsn,
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The server is a copy that has grown since. Its log differs where rows were delivered.
+    /// The server is a copy that has grown since.
     #[error(
         "the server's log does not have the commit of transaction {} at {}, the last one that rows were \
          delivered from: it is another copy of the server, and has rows of its own",
         .delivered.xid, .delivered.lsn
     )]
     OtherLog {
-        /// The last commit whose rows were delivered.
+        /// Last delivered commit.
         delivered: CommitId,
     },
-    /// The server's timeline does not descend from the timeline of the delivered rows.
+    /// The timeline does not descend from the timeline of the delivered rows.
     #[error(
         "the server is on timeline {now}, which does not descend from timeline {before}, of which \
          rows of slot `{slot}` were delivered up to {delivered}"
     )]
     OtherTimeline {
-        /// The slot.
+        /// Slot.
         slot: String,
         /// Timeline of the delivered rows.
         before: u32,
-        /// The server's timeline.
+        /// Current timeline.
         now: u32,
         /// End of the delivered rows.
         delivered: Lsn,
@@ -73,123 +72,120 @@ pub enum GateError {
         if *.created { "was gone; a new one begins at" } else { "begins at" }
     )]
     Gap {
-        /// The slot.
+        /// Slot.
         slot: String,
-        /// Position at which the slot starts.
+        /// The slot's position.
         confirmed: Lsn,
         /// End of the delivered rows.
         delivered: Lsn,
-        /// True if this process created the slot.
+        /// Whether this process created it.
         created: bool,
     },
     /// The slot no longer exists.
     #[error("slot `{slot}` does not exist, and rows of it were delivered up to {delivered}")]
     SlotGone {
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The slot was used before, and the position of its delivered rows is not known.
+    /// The slot was used, but its progress is not known.
     #[error("slot `{slot}` is at {confirmed}, and Kafka holds no progress of it")]
     NoProgress {
-        /// The slot.
+        /// Slot.
         slot: String,
         /// The slot's position.
         confirmed: Lsn,
     },
-    /// A backfill of the rows older than the slot is not complete. The stream starts after it.
+    /// A backfill must be completed first.
     #[error(
         "the backfill of slot `{slot}` has not ended: rows that were there before the slot are missing"
     )]
     BackfillUnfinished {
-        /// The slot.
+        /// Slot.
         slot: String,
     },
-    /// A repair of rows that an earlier slot did not deliver is not complete. The stream starts
-    /// after it.
+    /// A repair must be completed first.
     #[error("the repair of slot `{slot}` has not ended: rows of before the slot are missing")]
     RepairUnfinished {
-        /// The slot.
+        /// Slot.
         slot: String,
     },
-    /// The publication was dropped and recreated after the progress was written.
+    /// The publication was recreated after the progress was written.
     #[error(
         "the publication of slot `{slot}` was replaced {}", since(*delivered)
     )]
     PublicationReplaced {
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The table was renamed, or dropped and recreated, after the progress was written.
+    /// The table was renamed or recreated after the progress was written.
     #[error(
         "table {table} is not the one that slot `{slot}` delivered rows of: it was renamed, dropped or \
          replaced {}", since(*delivered)
     )]
     TableReplaced {
-        /// The table.
+        /// Table.
         table: String,
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The table was removed from the publication and added again after the progress was written.
+    /// The table left the publication and returned after the progress was written.
     #[error(
         "table {table} was taken out of the publication of slot `{slot}` and put in again {}",
         since(*delivered)
     )]
     MemberReplaced {
-        /// The table.
+        /// Table.
         table: String,
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// Progress counts the rows of a partly delivered transaction, and the count covers other
-    /// message prefixes.
+    /// The row count of a partly delivered transaction covers other message prefixes.
     #[error(
         "messages.prefixes has changed within the transaction that commits at {commit}, of which slot \
          `{slot}` has delivered {rows} rows"
     )]
     PrefixesChanged {
-        /// The slot.
+        /// Slot.
         slot: String,
-        /// Commit position of the transaction.
+        /// Commit position.
         commit: Lsn,
-        /// Number of its delivered rows.
+        /// Delivered rows.
         rows: u64,
     },
-    /// Progress counts the rows of a partly delivered transaction, and the count covers other
-    /// tables.
+    /// The row count of a partly delivered transaction covers other tables.
     #[error(
         "source.tables has changed ({table}) within the transaction that commits at {commit}, of \
          which slot `{slot}` has delivered {rows} rows"
     )]
     TablesChanged {
-        /// A table that was added or removed.
+        /// A changed table.
         table: String,
-        /// The slot.
+        /// Slot.
         slot: String,
-        /// Commit position of the transaction.
+        /// Commit position.
         commit: Lsn,
-        /// Number of its delivered rows.
+        /// Delivered rows.
         rows: u64,
     },
 }
 
 const ADOPT: &str =
     "`postrider adopt` (which says what becomes of rows), then `postrider adopt --execute`";
-/// The way to rows that Postgres passes over. It begins with [`ADOPT`].
+/// Begins with [`ADOPT`].
 const PASSED_OVER: &str = "`postrider adopt` (which says what becomes of rows), then `postrider adopt --execute`\nstart \
                            the relay, and stop it a minute later\n`postrider repair --execute` re-sends the rows \
                            committed since the change that are still in the outbox, because Postgres passes over them";
 
 impl GateError {
-    /// The remedy, step by step.
+    /// Remedy, step by step.
     pub fn hint(&self) -> String {
         match self {
             Self::OtherSource { .. } => format!(
@@ -260,8 +256,6 @@ impl GateError {
     }
 }
 
-/// Names the time of a replacement: the delivered position, or the backfill's base before the first
-/// row.
 fn since(delivered: Lsn) -> String {
     if delivered == Lsn::ZERO {
         return "since the slot was made".to_owned();

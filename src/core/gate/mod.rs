@@ -1,13 +1,9 @@
-//! Decides, before a session reads its first row, from which position the replication stream may
-//! resume.
+//! Decides from which position a replication stream may resume.
 //!
-//! Input: current [`Facts`] about the slot, cluster, timeline, publication and tables, and the
-//! [`Progress`] stored in Kafka. Output: a [`Resume`] (the mark up to which rows count as
-//! delivered, a check of the log, and [`Warning`]s), or a [`GateError`]; errors and warnings have a
-//! hint for the operator. Why: a log position has a meaning only within its cluster and timeline,
-//! but Postgres accepts a position from another cluster without an error. Rows would then be
-//! skipped or delivered twice. Invariant: the mark is never above the stored progress (G1, G6). No
-//! I/O.
+//! Input: [`Facts`] about the source, and the [`Progress`] stored in Kafka. Output: a [`Resume`] or
+//! a [`GateError`]. A log position has a meaning only within its cluster and timeline, but Postgres
+//! accepts any; rows would then be skipped or repeated. The mark is never above the stored progress
+//! (G1, G6).
 
 mod error;
 mod promotion;
@@ -28,59 +24,57 @@ pub use since::{begins, unbroken};
 /// Ancestors of a timeline, oldest first: number and end of each.
 pub type TimelineHistory = Vec<(u32, Lsn)>;
 
-/// The current source. Read all facts after the slot was taken, because until then another relay
-/// may advance the stream.
+/// The current source. Read all facts after the slot was taken: until then another relay may
+/// advance the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Identity of the stream.
+    /// Identity.
     pub lineage: Lineage,
-    /// End of the server's log. Read it after the progress; an earlier reading may fall short of
-    /// the progress although nothing is wrong.
+    /// End of the server's log. Read it after the progress, or it may fall short.
     pub server: Lsn,
     /// Ancestors of the server's timeline.
     pub history: TimelineHistory,
-    /// The slot's acknowledged position: Postgres never sends anything before it again. Read it
-    /// before the progress, unless the slot is held, because a live relay moves both.
+    /// The slot's acknowledged position. Read it before the progress, unless the slot is held,
+    /// because a live relay moves both.
     pub confirmed: Lsn,
-    /// True if this process created the slot.
+    /// Whether this process created the slot.
     pub created: bool,
-    /// True if no row may be lost or repeated. Otherwise a gap causes a warning, and the stream
-    /// continues.
+    /// Whether a gap is an error instead of a warning.
     pub exactly_once: bool,
-    /// The publication's name.
+    /// Name of the publication.
     pub publication: String,
-    /// No transaction with this 64-bit number or a later one has committed.
+    /// No transaction with this or a later 64-bit number has committed.
     pub next_xid: u64,
 }
 
 /// How the stream resumes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resume {
-    /// Rows before this mark were delivered.
+    /// Earlier rows were delivered.
     pub mark: Mark,
-    /// Evidence that the log must contain before the mark is trusted.
+    /// Evidence to find in the log before the mark is trusted.
     pub check: Option<ResumeCheck>,
     /// Warnings for the operator.
     pub warnings: Vec<Warning>,
 }
 
-/// A change of the source that does not prevent resuming.
+/// A change that does not prevent resuming.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// A failover to a server that had not received everything.
+    /// The new server had not received everything.
     #[error(
         "timeline {timeline} ended at {end}, and rows up to {delivered} had been delivered: what was \
          committed between them is in Kafka and no longer in Postgres"
     )]
     TailLost {
-        /// The timeline that the server left.
+        /// The old timeline.
         timeline: u32,
-        /// End of that timeline.
+        /// Its end.
         end: Lsn,
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// [`GateError::Gap`], if duplicates and losses are acceptable.
+    /// [`GateError::Gap`] that is acceptable.
     #[error(
         "slot `{slot}` is at {confirmed}, and the newest progress names {delivered}: if the slot was \
          moved, rows committed between them are not delivered"
@@ -90,10 +84,10 @@ pub enum Warning {
         slot: String,
         /// End of the delivered rows.
         delivered: Lsn,
-        /// Position at which the slot starts.
+        /// The slot's position.
         confirmed: Lsn,
     },
-    /// The publication's options changed since the session that wrote the progress began.
+    /// The publication was altered since the progress was written.
     #[error(
         "publication `{publication}` was altered since {}: rows committed while it left out inserts are \
          not delivered", began(slot, *delivered)
@@ -106,7 +100,7 @@ pub enum Warning {
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The publication's options changed between two checks.
+    /// The publication was altered between two checks.
     #[error(
         "publication `{publication}` was altered after {since} in the server's log: rows committed \
          while it left out inserts are not delivered"
@@ -114,13 +108,13 @@ pub enum Warning {
     AlteredMeanwhile {
         /// The publication.
         publication: String,
-        /// End of the log when the publication was last seen unaltered.
+        /// End of the log when last seen unaltered.
         since: Lsn,
     },
 }
 
 impl Warning {
-    /// What the operator can do.
+    /// Advice for the operator.
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::TailLost { .. } => {
@@ -141,7 +135,6 @@ impl Warning {
     }
 }
 
-/// Names the time since which a publication differs.
 fn began(slot: &str, delivered: Lsn) -> String {
     if delivered == Lsn::ZERO {
         return format!("slot `{slot}` was made");
@@ -190,8 +183,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
     Ok(Resume { mark, check, warnings })
 }
 
-/// The error if the stream has not started because rows older than its slot are still to be
-/// delivered.
+/// The error if rows older than the slot are still to be delivered.
 pub fn unfinished(progress: &Progress) -> Option<GateError> {
     let slot = progress.lineage.slot.clone();
     let backfill = progress.backfill.as_ref()?;
@@ -201,7 +193,7 @@ pub fn unfinished(progress: &Progress) -> Option<GateError> {
     })
 }
 
-/// The error if the session found another log than the log of the delivered rows.
+/// The error if the log differs from the log of the delivered rows.
 pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     match error {
         PipelineError::OtherLog { delivered } => {
@@ -211,13 +203,13 @@ pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     }
 }
 
-/// The part of the progress that the server's log still contains, and the position after which some
-/// is missing.
+/// The part of the progress that the server's log contains, and the position after which some is
+/// missing.
 fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Lsn>), GateError> {
     let (mark, timeline) = (progress.mark, progress.lineage.timeline);
     let slot = || now.lineage.slot.clone();
     let delivered = furthest(mark);
-    // After a restart, a standby may show an earlier timeline until it has replayed what it had.
+    // A restarted standby may show an earlier timeline until it has replayed its log.
     let may_replay = progress.lineage.standby || timeline >= now.lineage.timeline;
     if now.server < delivered && now.lineage.standby && may_replay {
         let server = now.server;
@@ -234,18 +226,15 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
         let (before, now) = (timeline, now.lineage.timeline);
         return Err(GateError::OtherTimeline { slot: slot(), before, now, delivered });
     };
-    // With at-least-once delivery, the last commit may belong to a transaction that was open at
-    // that point and is lost with the rest.
+    // With at-least-once delivery, the last commit may belong to a lost transaction.
     let last = mark.last.filter(|last| last.lsn < end);
     if delivered <= end {
         return Ok((Mark { last, ..mark }, None));
     }
     if progress.lineage.standby {
-        // A standby keeps streaming when it is promoted, or when it follows another promoted
-        // server. Its relay learns of the new timeline later, or in its next session, so positions
-        // after the old timeline's end may belong to the new one. The log proves it: it must
-        // contain the last commit, which another promoted standby lacks. If no commit was delivered
-        // yet, the slot's acknowledged position on the new timeline proves it.
+        // A standby keeps streaming when it, or the server it follows, is promoted, so positions
+        // after the old end may belong to the new timeline. The log proves it: it must contain the
+        // last commit, or else the slot's acknowledged position.
         let is_known = mark.last.is_some() || now.confirmed > end;
         if is_known && delivered <= now.server {
             return Ok((mark, None));
@@ -255,14 +244,13 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
     Ok((Mark { last, ..Mark::at(mark.end.min(end)) }, Some(end)))
 }
 
-/// The end that the log must have if this was delivered. For a transaction in parts that is its
-/// commit record, because Postgres sends rows only after it is written.
+/// The end that the log must have. Postgres sends rows only after the commit record is written.
 fn furthest(mark: Mark) -> Lsn {
     mark.part.map_or(mark.end, |part| mark.end.max(part.commit_lsn.next()))
 }
 
 /// End of the delivered rows, if the slot starts later. A mark without an end was written before
-/// the slot existed. Such a slot may start anywhere up to the mark's position.
+/// the slot existed, which may start anywhere up to the mark.
 fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> Option<Lsn> {
     let delivered = match (mark.end, mark.part, lost_after) {
         (Lsn::ZERO, Some(part), _) => part.commit_lsn,
@@ -272,8 +260,7 @@ fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> 
     (confirmed > delivered).then_some(delivered)
 }
 
-/// Warns of a publication whose row was written since. Most alterations are harmless, and the
-/// content published in between cannot be determined.
+/// The content published in between is not known, so most alterations are harmless but reported.
 fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     let (before, after) = (progress.lineage.publication_xid?, now.lineage.publication_xid?);
     (before != after).then(|| Warning::PublicationAltered {
@@ -283,12 +270,11 @@ fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     })
 }
 
-/// Tables may be added and removed between two transactions. A table may not take over another
-/// table's name.
+/// Tables may be added and removed between transactions, but not take over a name.
 fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), GateError> {
     let (before, slot) = (&progress.lineage, || now.slot.clone());
     let delivered = mark.end;
-    // A base that was written before the slot existed names no publication.
+    // A base written before the slot existed names no publication.
     if before.publication != 0 && before.publication != now.publication {
         return Err(GateError::PublicationReplaced { slot: slot(), delivered });
     }
@@ -298,7 +284,7 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
             return Err(GateError::TableReplaced { table, slot: slot(), delivered });
         }
     }
-    // Compares OIDs: a renamed table may have left the publication for a while.
+    // By OID: a renamed table may have left the publication for a while.
     for (before_name, oid) in &before.tables {
         let Some((name, _)) = now.tables.iter().find(|(_, now)| *now == oid) else { continue };
         let differs = |before: &BTreeMap<String, u32>, now: &BTreeMap<String, u32>| {
@@ -314,7 +300,7 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
     if before.messages.is_some() && before.messages != now.messages {
         return Err(GateError::PrefixesChanged { slot: slot(), commit, rows });
     }
-    // Rows name their table by OID. A renamed table keeps its rows.
+    // Rows name their table by OID.
     let (old, new) = (oids(before), oids(now));
     let removed = before.tables.iter().find(|(_, oid)| !new.contains(oid));
     let added = now.tables.iter().find(|(_, oid)| !old.contains(oid));

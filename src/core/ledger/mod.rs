@@ -1,33 +1,25 @@
-//! Counts which records of each transaction the brokers have stored, and so how far Postgres may be
-//! acknowledged: the watermark.
+//! Counts which records the brokers have stored, and so how far Postgres may be acknowledged.
 //!
-//! Input: events of the stream (begin, commit, keepalive), records that the sink took (`send`) and
-//! that the brokers stored (`confirm`). Output: [`Ledger::settled`], the only position that may be
-//! acknowledged; [`Ledger::has_room`], whether the [`Budget`] allows another record; what is in
-//! flight, and commit times for metrics.
+//! Input: begin, commit, keepalive, `send` and `confirm`. Output: [`Ledger::settled`], the only
+//! position that may be acknowledged; [`Ledger::has_room`], whether the [`Budget`] allows another
+//! record.
 //!
 //! # The argument
 //!
-//! The stream delivers transactions sequentially in commit order, so every position lies either at
-//! or below the end of the newest commit or in the future. The ring holds, oldest first, each
-//! transaction that has something unconfirmed before it or in it:
+//! Transactions arrive in commit order. The ring holds, oldest first, each transaction that has
+//! something unconfirmed before it or in it:
 //!
 //! ```text
 //!   settled |  T7 end 90, 3 of 5 confirmed  |  T8 end 140, 2 of 2  |  T9 open, 0 of 1
 //!      80   |  <- front: holds everything   |  complete, must wait |  no end yet
 //! ```
 //!
-//! * `settled` moves only over a committed front whose every record is confirmed, so no unconfirmed
-//!   record lies at or below it (G1), whatever the order of confirmations.
-//! * A keepalive at K says that everything below K was sent. It counts as an empty transaction,
-//!   which can settle exactly when its predecessor does. It therefore takes no slot but raises the
-//!   predecessor's end, or `settled` itself if the ring is empty (G5). While a transaction is open,
-//!   a keepalive proves nothing about the rows still to come and is ignored; that transaction's own
-//!   commit follows.
-//! * A position below a promised one would break the first rule, so a commit that goes backwards is
-//!   an error and not a smaller maximum.
-//! * Every slot except the open one holds at least one record, so the record budget bounds the ring
-//!   as well as its own limit (G3).
+//! * `settled` moves only over a committed front whose every record is confirmed (G1).
+//! * A keepalive at K says that everything below K was sent. It counts as an empty transaction, so
+//!   it raises the predecessor's end, or `settled` if the ring is empty (G5). While a transaction
+//!   is open, it proves nothing and is ignored.
+//! * A commit that goes backwards is an error, because its position may already be promised.
+//! * Every slot except the open one holds a record, so the record budget bounds the ring (G3).
 
 mod error;
 mod ticket;
@@ -40,27 +32,25 @@ use crate::mutants::{self, Mutant};
 pub use error::LedgerError;
 pub use ticket::Ticket;
 
-/// Initial ring slots (3 KiB); the ring doubles from there.
 const RING_SLOTS_INITIAL: usize = 64;
 
-/// Limits on unconfirmed records: the relay's memory bound and its back-pressure (G3).
+/// Limits on unconfirmed records, and so on memory (G3).
 ///
-/// Each limit is soft by one item: a record of any weight is taken while there is room. A record
-/// larger than the whole budget therefore passes alone and does not block forever.
+/// Each limit is soft by one item, so that a record larger than the whole budget does not block
+/// forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Records sent and not confirmed; at least 1.
+    /// Records; at least 1.
     pub records: u64,
-    /// Their keys, values and headers, in bytes; at least 1.
+    /// Bytes; at least 1.
     pub bytes: u64,
-    /// Transactions committed and not settled; at least 1.
+    /// Committed, unsettled transactions; at least 1.
     pub transactions: usize,
 }
 
 impl Budget {
-    /// The budget for sinks that confirm records with their Kafka transaction. A stored record
-    /// takes about 40 bytes until its commit. The sink's queue bounds memory, so four times as much
-    /// may wait, and fewer commits follow.
+    /// The budget for sinks that confirm at commit. A stored record takes about 40 bytes until
+    /// then, so four times as much may wait.
     #[must_use]
     pub const fn in_transactions(self) -> Self {
         let Self { records, bytes, transactions } = self;
@@ -69,8 +59,7 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// Defaults: 50,000 records and 32 MiB (`kafka.max_in_flight`). Small records reach the first
-    /// limit before the second; 50,000 feed 150 partitions over a 20 ms round trip.
+    /// 50,000 small records feed 150 partitions over a 20 ms round trip.
     fn default() -> Self {
         Self { records: 50_000, bytes: 32 << 20, transactions: 50_000 }
     }
@@ -79,31 +68,29 @@ impl Default for Budget {
 /// What is unconfirmed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InFlight {
-    /// Records sent and not confirmed.
+    /// Records.
     pub records: u64,
-    /// Their weight in bytes.
+    /// Their bytes.
     pub bytes: u64,
-    /// Transactions in the ring, including the open one.
+    /// Transactions, including the open one.
     pub transactions: usize,
 }
 
-/// Progress of the oldest unsettled transaction; differs after each of its confirmations.
+/// Progress of the oldest unsettled transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerProgress {
-    /// Everything up to this position is settled.
+    /// Settled position.
     pub settled: Lsn,
-    /// Confirmed records of the transaction after that.
+    /// Confirmed records after that.
     pub confirmed: u64,
 }
 
-/// An unsettled transaction. Invariant: `confirmed <= expected`.
+/// Invariant: `confirmed <= expected`.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Position that may be acknowledged once this settles; meaningless while the transaction is
-    /// open.
+    /// Position to acknowledge once this settles.
     end: Lsn,
-    /// The transaction's own end, which later empty transactions do not move; zero while it is
-    /// open.
+    /// End that later empty transactions do not move; zero while open.
     own_end: Lsn,
     commit_lsn: Lsn,
     commit_time: i64,
@@ -119,24 +106,24 @@ impl Slot {
     }
 }
 
-/// The ring of unsettled transactions. The module documentation has the argument.
+/// The ring of unsettled transactions; see the module documentation.
 #[derive(Debug)]
 pub struct Ledger {
     budget: Budget,
     ring: VecDeque<Slot>,
-    /// Number of the front slot. A transaction without records returns its number.
+    /// Number of the front slot.
     front: u32,
-    /// True if the newest slot has not committed. No other slot can be open.
+    /// True if the newest slot has not committed.
     open: bool,
     settled: Lsn,
-    /// Highest end position seen: the server has sent everything at or below it.
+    /// Everything at or below this end was received.
     horizon: Lsn,
     in_flight: InFlight,
     settled_times: Vec<i64>,
 }
 
 impl Ledger {
-    /// An empty ledger for a new session. Nothing is settled yet.
+    /// Creates the ledger of a new session.
     pub fn new(budget: Budget) -> Self {
         let slots = RING_SLOTS_INITIAL.min(budget.transactions.saturating_add(1));
         Self {
@@ -151,7 +138,7 @@ impl Ledger {
         }
     }
 
-    /// Starts a transaction and keeps its commit position and time, in the caller's unit.
+    /// Starts a transaction; `commit_time` is in the caller's unit.
     pub fn begin(&mut self, commit_lsn: Lsn, commit_time: i64) -> Result<(), LedgerError> {
         if self.open {
             return Err(LedgerError::AlreadyOpen);
@@ -168,16 +155,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Passes the next record of the open transaction (`weight` bytes) to `send` under its ticket.
-    /// An accepted record must be confirmed. After a refusal nothing has changed, and the next call
-    /// uses this ticket again.
+    /// Passes the open transaction's next record (`weight` bytes) to `send`. An accepted record
+    /// must be confirmed. A refusal changes nothing.
     #[inline]
     pub fn send<T, E>(
         &mut self,
         weight: usize,
         send: impl FnOnce(Ticket) -> Result<T, E>,
     ) -> Result<Result<T, E>, LedgerError> {
-        // The ring is far shorter than 2^32, so a number modulo 2^32 identifies one slot.
+        // The ring is far shorter than 2^32, so the number identifies one slot.
         let number = self.front.wrapping_add(truncated(self.ring.len()).wrapping_sub(1));
         let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
         let ticket = Ticket::new(number, u32::try_from(weight).unwrap_or(u32::MAX));
@@ -190,8 +176,8 @@ impl Ledger {
         Ok(taken)
     }
 
-    /// Commits the open transaction. `end` is the commit message's `end_lsn`, the first position
-    /// after it. Postgres would repeat a transaction whose `commit_lsn` was acknowledged.
+    /// Commits the open transaction. `end` is `end_lsn`, because acknowledging `commit_lsn` would
+    /// repeat the transaction.
     pub fn commit(&mut self, end: Lsn) -> Result<(), LedgerError> {
         let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
         // Upholds G1: `end` may already have been promised for an earlier transaction.
@@ -211,7 +197,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Handles a keepalive like an empty transaction: the server has sent everything before `end`.
+    /// Handles a keepalive like an empty transaction.
     pub fn keepalive(&mut self, end: Lsn) {
         if mutants::is(Mutant::IgnoresKeepalives) {
             return;
@@ -226,17 +212,17 @@ impl Ledger {
         }
     }
 
-    /// Commit time of an unconfirmed ticket's transaction, in the unit given to `begin`.
+    /// Commit time of a ticket's transaction, in the unit of `begin`.
     pub fn commit_time(&self, ticket: Ticket) -> Result<i64, LedgerError> {
         Ok(self.slot(ticket)?.commit_time)
     }
 
-    /// Commit position, as given to `begin`.
+    /// Commit position of a ticket's transaction.
     pub fn commit_lsn(&self, ticket: Ticket) -> Result<Lsn, LedgerError> {
         Ok(self.slot(ticket)?.commit_lsn)
     }
 
-    /// The transaction's own end, whatever was read since; `None` before its commit was read.
+    /// The transaction's own end, once read.
     pub fn end(&self, ticket: Ticket) -> Result<Option<Lsn>, LedgerError> {
         Ok(Some(self.slot(ticket)?.own_end).filter(|end| *end != Lsn::ZERO))
     }
@@ -247,7 +233,7 @@ impl Ledger {
         slot.ok_or(LedgerError::UnknownTicket { transaction: ticket.transaction() })
     }
 
-    /// Books that the brokers stored the record of `ticket`.
+    /// Books that the brokers stored a record.
     pub fn confirm(&mut self, ticket: Ticket) -> Result<(), LedgerError> {
         let age = ticket.transaction().wrapping_sub(self.front);
         let unknown = LedgerError::UnknownTicket { transaction: ticket.transaction() };
@@ -265,13 +251,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// End of the longest settled prefix. The position never decreases, and is `0/0` until this
-    /// session settles something. Only this position may be acknowledged.
+    /// End of the settled prefix, the only position to acknowledge; never decreases, and `0/0` at
+    /// first.
     pub const fn settled(&self) -> Lsn {
         self.settled
     }
 
-    /// End of the newest transaction that was read completely, or of the empty one after it.
+    /// End of the newest completely read transaction.
     pub const fn horizon(&self) -> Lsn {
         self.horizon
     }
@@ -292,32 +278,29 @@ impl Ledger {
         InFlight { transactions: self.ring.len(), ..self.in_flight }
     }
 
-    /// Progress of the oldest transaction, which holds the slot back. Records of later transactions
-    /// do not count.
+    /// Progress of the oldest transaction.
     pub fn progress(&self) -> LedgerProgress {
         let confirmed = self.ring.front().map_or(0, |slot| slot.confirmed);
         LedgerProgress { settled: self.settled, confirmed }
     }
 
-    /// True if there is no open transaction, or it has sent no record.
+    /// True if the open transaction has sent no record.
     pub fn open_is_empty(&self) -> bool {
         !self.open || self.ring.back().is_none_or(|newest| newest.expected == 0)
     }
 
-    /// Commit time of the oldest unsettled transaction, in the unit given to `begin`.
+    /// Commit time of the oldest unsettled transaction.
     pub fn oldest_commit_time(&self) -> Option<i64> {
         self.ring.front().map(|slot| slot.commit_time)
     }
 
-    /// Commit times of the transactions with records that settled since the last call, oldest
-    /// first: samples for the commit-to-confirm histogram. The list is limited to the transaction
-    /// budget, so a caller that does not drain loses samples, not memory.
+    /// Commit times of settled transactions since the last call, oldest first. A caller that does
+    /// not drain loses samples, not memory.
     pub fn drain_settled_times(&mut self) -> std::vec::Drain<'_, i64> {
         self.settled_times.drain(..)
     }
 
-    /// Extends the newest commit to `end`, because no records lie between them: both settle
-    /// together. Upholds G5.
+    /// No records lie between, so both settle together. Upholds G5.
     fn extend_to(&mut self, end: Lsn) {
         match self.ring.back_mut() {
             Some(newest) => newest.end = end,

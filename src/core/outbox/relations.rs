@@ -1,10 +1,8 @@
-//! The relation cache ([`Outbox`]): remembers the tables that the stream describes, and reads
-//! outbox rows with these descriptions.
+//! The relation cache ([`Outbox`]): remembers table descriptions, and reads outbox rows with them.
 //!
 //! Input: Relation and Type messages, then inserts and logical messages. Output: outbox rows,
-//! borrowed from the frame and the cache; `None` for other tables and message prefixes. Invariant:
-//! columns are found by name in the newest description, never by an earlier place. A domain over a
-//! built-in type counts as that type.
+//! borrowed from the frame and the cache. Columns are found by name in the newest description. A
+//! domain over a built-in type counts as that type.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +14,16 @@ use super::spec::{OutboxSpec, TableName, Wanted};
 use super::type_oid;
 use crate::pgoutput::{Column, Excerpt, Insert, LogicalMessage, Relation, RelationColumn, Type};
 
-/// Prefix of the message with which `run --once` marks the end of the log.
+/// Messages with which `run --once` marks the end of the log.
 const OWN_PREFIX: &[u8] = b"postrider";
 
-/// Knows the shape of every table in the stream, and lends the rows of outbox tables.
+/// The shape of every table in the stream.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     spec: OutboxSpec,
-    /// By OID. `None`: described, but not an outbox table.
+    /// `None`: not an outbox table.
     relations: BTreeMap<u32, Option<Layout>>,
-    /// Domains over built-in types: their OID and the base type's.
+    /// Base types by domain.
     domains: BTreeMap<u32, u32>,
     cells: Vec<Cell>,
     content: Content,
@@ -39,8 +37,7 @@ struct Layout {
 }
 
 impl Outbox {
-    /// An empty cache. Create one per replication session, because the server describes every table
-    /// again.
+    /// An empty cache for one session; the server describes every table again.
     pub fn new(spec: OutboxSpec) -> Self {
         Self {
             spec,
@@ -51,16 +48,14 @@ impl Outbox {
         }
     }
 
-    /// Replaces a table's shape. The server sends it before the table's first row and after each
-    /// change, so columns are always found by name. A column that the shape lacks is absent from
-    /// its rows: a row from before a column's rename lacks it, whatever the table looks like now.
+    /// Replaces a table's shape. A row from before a column's rename lacks the column, whatever the
+    /// table looks like now.
     pub fn relation(&mut self, relation: &Relation<'_>) {
         let layout = self.spec.table(relation).map(|table| self.layout(table, relation));
         self.relations.insert(relation.id, layout);
     }
 
-    /// Handles the name of a type that is not built in. A domain over a built-in type counts as
-    /// that type from then on.
+    /// Handles a type that is not built in.
     pub fn type_name(&mut self, named: &Type<'_>) {
         let base = if named.schema.is_empty() { type_oid::by_name(named.name) } else { None };
         match base {
@@ -69,13 +64,12 @@ impl Outbox {
         };
     }
 
-    /// The outbox table with this OID; `None` for another table or an unknown OID.
+    /// The outbox table with this OID.
     pub fn table(&self, relation: u32) -> Option<&TableName> {
         self.relations.get(&relation)?.as_ref().map(|layout| &layout.table)
     }
 
-    /// Lends an inserted row; `None` if the table is not an outbox. Repeated calls with one insert
-    /// give the same row.
+    /// An inserted row; `None` if the table is not an outbox.
     ///
     /// # Panics
     ///
@@ -88,8 +82,8 @@ impl Outbox {
         self.row_of(insert, None, &[], position)
     }
 
-    /// Lends an inserted row that may come from an excerpt. `untranslatable`: columns, from 0,
-    /// whose text has no equivalent in UTF-8.
+    /// An inserted row, perhaps from an excerpt. `untranslatable`: columns, from 0, without an
+    /// equivalent in UTF-8.
     ///
     /// # Panics
     ///
@@ -146,8 +140,8 @@ impl Outbox {
         Ok(Some(row))
     }
 
-    /// True if a logical message stands for a row. The relay's own messages never do. A prefix that
-    /// an excerpt has cut only needs to be a possible match.
+    /// True if a logical message is a row. A prefix that an excerpt has cut needs only a possible
+    /// match.
     pub fn is_row_of(&self, message: &LogicalMessage<'_>, excerpt: Option<&Excerpt>) -> bool {
         if !excerpt.is_some_and(Excerpt::prefix_is_cut) {
             return self.is_row(message);
@@ -156,7 +150,7 @@ impl Outbox {
         prefixes.iter().any(|prefix| glob::may_match(prefix.as_bytes(), message.prefix))
     }
 
-    /// True if a logical message stands for a row. The relay's own messages never do.
+    /// True if a logical message is a row. The relay's own messages never are.
     pub fn is_row(&self, message: &LogicalMessage<'_>) -> bool {
         if message.prefix == OWN_PREFIX {
             return false;
@@ -165,8 +159,7 @@ impl Outbox {
         prefixes.iter().any(|prefix| glob::matches(prefix.as_bytes(), message.prefix))
     }
 
-    /// Lends the row of a logical message, which may come from an excerpt. Repeated calls give the
-    /// same row.
+    /// The row of a logical message, perhaps from an excerpt.
     pub fn message_row<'a>(
         &'a mut self,
         message: &LogicalMessage<'a>,

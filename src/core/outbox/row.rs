@@ -1,58 +1,56 @@
-//! Defines [`OutboxRow`]: one outbox row, borrowed from the read buffer and the relation cache.
+//! Defines [`OutboxRow`], which borrows the read buffer and the relation cache.
 //!
-//! A row provides its columns by slot ([`Value`]: NULL, absent, or bytes in text or binary format),
-//! their declared types, the table, the [`Position`] in commit order, and the cuts of an oversized
-//! row. The debug output of a [`Value`] shows only its length, because contents must not be logged.
+//! A row provides columns by slot ([`Value`]), their declarations, the table, the [`Position`], and
+//! the cuts of an oversized row.
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;
 use crate::pgoutput::{Cut, Excerpt, PgTime};
 
-/// A row's place in the database's history. `(commit_lsn, index)` rises strictly from row to row,
-/// across tables and sessions, because transactions are sent in commit order.
+/// A row's place in history. `(commit_lsn, index)` rises strictly from row to row, across tables
+/// and sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// Begin's `final_lsn`: the start of the transaction's commit record.
+    /// Start of the transaction's commit record.
     pub commit_lsn: Lsn,
-    /// Number of the row among the outbox rows of its transaction, from 0. A log position is not
-    /// unique: all rows of a COPY can share one.
+    /// Number among the transaction's outbox rows, from 0. A log position is not unique: all rows
+    /// of a COPY can share one.
     pub index: u64,
-    /// Commit time of the transaction.
+    /// Commit time.
     pub commit_time: PgTime,
 }
 
 /// Format of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Text, as in the output of `SELECT`.
+    /// Output of `SELECT`.
     Text,
-    /// Output of the type's send function.
+    /// Output of the send function.
     Binary,
-    /// Text in the database's encoding, without an equivalent in UTF-8. Read as UTF-8 it would be
-    /// another text.
+    /// Text in the database's encoding, without an equivalent in UTF-8.
     Untranslatable,
 }
 
-/// One column of an [`OutboxRow`].
+/// A column's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// SQL NULL.
     Null,
-    /// The table has no such column.
+    /// The table lacks the column.
     Absent,
     /// A value.
     Bytes {
         /// Bytes as received.
         bytes: &'a [u8],
-        /// The type; for a domain over a built-in type, that type.
+        /// Type; a domain's base type, if built in.
         type_oid: u32,
-        /// Format of `bytes`.
+        /// Format.
         format: Format,
     },
 }
 
 impl std::fmt::Debug for Value<'_> {
-    /// Shows only the length, because contents must not be logged.
+    /// Contents must not be logged.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Null => f.write_str("Null"),
@@ -67,7 +65,7 @@ impl std::fmt::Debug for Value<'_> {
     }
 }
 
-/// A tuple's column without its bytes, which stay in the frame.
+/// A column whose bytes stay in the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cell {
     Null,
@@ -78,7 +76,6 @@ pub(super) enum Cell {
 pub(super) struct ColumnPosition {
     pub(super) column: usize,
     pub(super) type_oid: u32,
-    /// `pg_attribute.atttypmod`; -1 for none.
     pub(super) modifier: i32,
     pub(super) is_nullable: bool,
 }
@@ -86,16 +83,15 @@ pub(super) struct ColumnPosition {
 /// A column's declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
-    /// The type; for a domain over a built-in type, that type.
+    /// Type; a domain's base type, if built in.
     pub type_oid: u32,
     /// `pg_attribute.atttypmod`: for times the fractional digits; -1 for none.
     pub modifier: i32,
-    /// True if it may be NULL, as far as known.
+    /// Whether it may be NULL, as far as known.
     pub is_nullable: bool,
 }
 
-/// A row of an outbox table, or a logical message that stands for one. Borrows the frame and the
-/// relation cache.
+/// A row of an outbox table, or a logical message that stands for one.
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxRow<'a> {
     pub(super) table: &'a TableName,
@@ -109,7 +105,7 @@ pub struct OutboxRow<'a> {
     pub(super) excerpt: Option<&'a Excerpt>,
 }
 
-/// Kept out of the value lookups, which run about twenty times per row.
+/// Not inlined into the value lookups, which run about twenty times per row.
 #[cold]
 #[inline(never)]
 fn no_such_value(place: usize, of: usize) -> ! {
@@ -117,7 +113,7 @@ fn no_such_value(place: usize, of: usize) -> ! {
 }
 
 impl<'a> OutboxRow<'a> {
-    /// The value of a wanted column.
+    /// Value of a wanted column.
     #[inline]
     pub fn column(&self, slot: ColumnSlot) -> Value<'a> {
         let Some(place) = self.place(slot) else { return Value::Absent };
@@ -133,7 +129,7 @@ impl<'a> OutboxRow<'a> {
         }
     }
 
-    /// The column's place, if the table has it. A message with a flaw has no columns.
+    /// The column's place. A message with a flaw has no columns.
     #[inline]
     fn place(&self, slot: ColumnSlot) -> Option<&'a ColumnPosition> {
         let Some(place) = self.places.get(slot.0) else {
@@ -146,38 +142,36 @@ impl<'a> OutboxRow<'a> {
         place.as_ref()
     }
 
-    /// The excerpt of an oversized row, in which longer values are cut.
+    /// The excerpt of an oversized row.
     pub fn excerpt(&self) -> Option<&'a Excerpt> {
         self.excerpt
     }
 
-    /// Size and hash of a value of which [`OutboxRow::column`] returns only the beginning; `None`
-    /// if it returns the whole value.
+    /// Size and hash of a value of which [`OutboxRow::column`] returns only the beginning.
     pub fn cut(&self, slot: ColumnSlot) -> Option<&'a Cut> {
         let excerpt = self.excerpt.filter(|_| !self.is_message)?;
         let place = self.place(slot)?;
         excerpt.cuts().iter().find(|cut| cut.column == place.column)
     }
 
-    /// Name of the column at this place of its table; `None` for a logical message.
+    /// Name of a column; `None` for a logical message.
     pub fn column_name(&self, column: usize) -> Option<&'a str> {
         self.names.get(column).map(String::as_str)
     }
 
-    /// The column's declaration; `None` if the table lacks the column.
+    /// The column's declaration, if the table has it.
     pub fn declared(&self, slot: ColumnSlot) -> Option<Declared> {
         let place = self.place(slot)?;
         let ColumnPosition { type_oid, modifier, is_nullable, .. } = *place;
         Some(Declared { type_oid, modifier, is_nullable })
     }
 
-    /// Why no column can be read: a logical message that does not form a row. Its contents are in
-    /// [`OutboxRow::content`].
+    /// Why a logical message has no columns; [`OutboxRow::content`] has the bytes.
     pub fn flaw(&self) -> Option<&'static str> {
         self.flaw
     }
 
-    /// True if any column, wanted or not, has text without an equivalent in UTF-8.
+    /// True if any column has text without an equivalent in UTF-8.
     pub fn has_untranslatable(&self) -> bool {
         let is = |cell: &Cell| matches!(cell, Cell::Bytes { format: Format::Untranslatable, .. });
         self.cells.iter().any(is)
@@ -188,7 +182,7 @@ impl<'a> OutboxRow<'a> {
         self.is_message
     }
 
-    /// All columns of a table's row by name, wanted or not; `None` is NULL. Empty for a message.
+    /// All columns of a table's row, wanted or not; empty for a message.
     pub fn all(&self) -> impl Iterator<Item = (&'a str, Option<(&'a [u8], Format)>)> {
         let (names, cells, tuple) = (self.names, self.cells, self.tuple);
         names.iter().zip(cells).map(move |(name, cell)| match cell {
@@ -199,17 +193,17 @@ impl<'a> OutboxRow<'a> {
         })
     }
 
-    /// The bytes that contain the columns.
+    /// Bytes that contain the columns.
     pub fn content(&self) -> &'a [u8] {
         self.tuple
     }
 
-    /// The row's table; for a logical message `message.<prefix>`.
+    /// Table; for a message `message.<prefix>`.
     pub fn table(&self) -> &'a TableName {
         self.table
     }
 
-    /// The row's place in history.
+    /// Place in history.
     pub fn position(&self) -> Position {
         self.position
     }

@@ -1,26 +1,24 @@
-//! Defines [`OutboxSpec`]: which tables and message prefixes are outboxes, and which columns are
-//! read.
+//! Defines [`OutboxSpec`]: which tables and messages are outboxes, and which columns are read.
 //!
-//! Configuration and router build the spec; the relation cache reads it. A column may have aliases:
-//! for required columns, the default names here and Debezium's are equivalent. [`TableName`] prints
-//! as a quoted SQL identifier; [`ColumnSlot`] is the index of a wanted column in each row.
+//! Configuration and router build the spec; the relation cache reads it. Default column names here
+//! and in Debezium are aliases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::pgoutput::Relation;
 
-/// A table's qualified name. Prints as an SQL identifier, quoted if necessary.
+/// A qualified table name. Prints as an SQL identifier, quoted if necessary.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
-    /// The schema (`pg_namespace.nspname`).
+    /// `pg_namespace.nspname`.
     pub schema: String,
-    /// The table (`pg_class.relname`).
+    /// `pg_class.relname`.
     pub name: String,
 }
 
 impl TableName {
-    /// Combines the catalog's two names.
+    /// A table name.
     pub fn new(schema: impl Into<String>, name: impl Into<String>) -> Self {
         Self { schema: schema.into(), name: name.into() }
     }
@@ -32,7 +30,7 @@ impl fmt::Display for TableName {
     }
 }
 
-/// The identifier, in double quotes unless it is plain lower case.
+/// Quotes an identifier unless it is plain lower case.
 pub(super) fn quoted(identifier: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let starts_plain = identifier.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
@@ -48,20 +46,19 @@ pub(super) fn quoted(identifier: &str) -> String {
 pub struct Wanted {
     /// Its name.
     pub name: String,
-    /// Names to try, in order, if the table has no column of that name.
+    /// Names to try if the table lacks that one.
     pub aliases: Vec<String>,
-    /// True if a table without it is refused at start, and a row without it is rejected.
+    /// Whether a table or row without it is refused.
     pub required: bool,
 }
 
-/// Equivalent default column names: the ones here and Debezium's.
+/// Default names here and in Debezium.
 const DEFAULT_NAMES: [(&str, &str); 3] =
     [("aggregate_type", "aggregatetype"), ("aggregate_id", "aggregateid"), ("event_type", "type")];
 
 impl Wanted {
-    /// A column that every outbox table must have. The two default names are aliases of each other.
-    /// A Debezium outbox therefore works without configuration, and a Debezium configuration finds
-    /// the columns of an outbox made here.
+    /// A required column. Both default names are aliases, so a Debezium outbox works without
+    /// configuration, and a Debezium configuration with an outbox made here.
     pub fn required(name: impl Into<String>) -> Self {
         let name = name.into();
         let other = DEFAULT_NAMES.iter().find_map(|(ours, theirs)| match name.as_str() {
@@ -72,8 +69,8 @@ impl Wanted {
         Self { name, aliases: other.into_iter().collect(), required: true }
     }
 
-    /// A column that is read if it exists. Debezium's names have no aliases here: what a Debezium
-    /// configuration may miss must not be found elsewhere.
+    /// A column that is read if it exists. Debezium's names have no aliases: a Debezium
+    /// configuration may expect the column to be absent.
     pub fn optional(name: impl Into<String>) -> Self {
         let required = Self::required(name);
         let is_ours = DEFAULT_NAMES.iter().any(|(ours, _)| *ours == required.name);
@@ -82,31 +79,29 @@ impl Wanted {
     }
 }
 
-/// Index of a wanted column in an [`super::OutboxRow`]. Valid only for rows of the
-/// [`super::Outbox`] built from the spec that issued it.
+/// Index of a wanted column, for rows of the [`super::Outbox`] built from this spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ColumnSlot(pub(super) usize);
 
-/// The relation cache's configuration: built by configuration and router, then passed to
-/// [`super::Outbox::new`].
+/// Configuration for [`super::Outbox::new`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutboxSpec {
     tables: Vec<TableName>,
-    /// Current tables by OID, whatever their names were when a row was written.
+    /// Current tables, whatever their names were when a row was written.
     oids: BTreeMap<u32, TableName>,
     wanted: Vec<Wanted>,
     messages: MessageSpec,
     not_null: BTreeSet<(TableName, String)>,
-    /// Names to try if a table has no column of the key's name.
+    /// Names to try if a table lacks the key's column.
     aliases: BTreeMap<String, Vec<String>>,
 }
 
-/// Selects the logical messages (`pg_logical_emit_message`) that are rows.
+/// Selects the messages of `pg_logical_emit_message` that are rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageSpec {
-    /// Globs of prefixes; empty: no message is a row.
+    /// Globs of prefixes.
     pub prefixes: Vec<String>,
-    /// True if a null member counts as a missing column, where a column may be missing.
+    /// Whether a null member counts as a missing column.
     pub null_is_missing: bool,
 }
 
@@ -122,26 +117,23 @@ impl OutboxSpec {
         Self { messages, ..self }
     }
 
-    /// Adds names for columns, in the order in which they are tried.
+    /// Adds column names to try, in order.
     #[must_use]
     pub fn with_aliases(self, aliases: BTreeMap<String, Vec<String>>) -> Self {
         Self { aliases, ..self }
     }
 
-    /// Declares a column NOT NULL, which the stream does not show. Used only for schemas sent with
-    /// a value.
+    /// Declares a column NOT NULL, for schemas sent with a value.
     pub fn declare_not_null(&mut self, table: TableName, column: String) {
         self.not_null.insert((table, column));
     }
 
-    /// Sets the OID of a table, which identifies its rows as well. Rows written before a rename or
-    /// a move to another schema carry the old name in the log.
+    /// Sets a table's OID. Rows written before a rename or move carry the old name.
     pub fn identify(&mut self, table: TableName, oid: u32) {
         self.oids.insert(oid, table);
     }
 
-    /// Requests a column. Repeated requests of one name return one slot, required if any request
-    /// was.
+    /// Requests a column. Requests of one name return one slot, required if any request was.
     pub fn want(&mut self, mut wanted: Wanted) -> ColumnSlot {
         if let Some(index) = self.wanted.iter().position(|known| known.name == wanted.name) {
             if let Some(known) = self.wanted.get_mut(index) {
@@ -157,8 +149,7 @@ impl OutboxSpec {
     }
 
     /// The outbox table of a Relation: by OID, or else by name, because a replaced table had
-    /// another OID. A replaced table that now has another name matches only in the part of the log
-    /// written under the old name.
+    /// another OID.
     pub(super) fn table(&self, relation: &Relation<'_>) -> Option<&TableName> {
         let is_named = |table: &&TableName| {
             table.name.as_bytes() == relation.name && schema_of(table) == relation.schema
@@ -171,7 +162,7 @@ impl OutboxSpec {
         &self.tables
     }
 
-    /// The logical messages that are rows.
+    /// Messages that are rows.
     pub fn messages(&self) -> &MessageSpec {
         &self.messages
     }
@@ -180,13 +171,13 @@ impl OutboxSpec {
         self.not_null.iter().any(|(known, name)| known == table && name == column)
     }
 
-    /// The columns requested so far.
+    /// Requested columns.
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
 }
 
-/// The schema's name as pgoutput writes it: empty for `pg_catalog`.
+/// pgoutput writes an empty name for `pg_catalog`.
 fn schema_of(table: &TableName) -> &[u8] {
     if table.schema == "pg_catalog" { &[] } else { table.schema.as_bytes() }
 }

@@ -1,10 +1,8 @@
 //! Decodes the messages of pgoutput, protocol version 1, into borrowed values.
 //!
-//! Input: the bytes of one message. Output of [`decode`]: a [`Message`] (Begin, Commit, Origin,
-//! Relation, Type, Insert, Update, Delete, Truncate, a logical message or Stream Abort), or an
-//! error. Layouts: PostgreSQL documentation, "Logical Replication Message Formats"; unchanged from
-//! version 10 to 18. Names are bytes, because a SQL_ASCII database may contain names that are not
-//! UTF-8.
+//! Input: one message. Output of [`decode`]: a [`Message`] that borrows it. Layouts: PostgreSQL
+//! documentation, "Logical Replication Message Formats"; unchanged from version 10 to 18. Names are
+//! bytes, because a SQL_ASCII database may contain names that are not UTF-8.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;
@@ -15,16 +13,15 @@ use crate::lsn::Lsn;
 /// One pgoutput message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Starts a transaction. Postgres sends only committed transactions, completely and in commit
-    /// order.
+    /// Start of a transaction. Postgres sends only committed ones, in commit order.
     Begin(Begin),
-    /// The transaction's end.
+    /// End of a transaction.
     Commit(Commit),
-    /// The transaction reached this server by replication.
+    /// The transaction was replicated to this server.
     Origin(Origin<'a>),
-    /// A table's shape; precedes its first row in a session and its first row after each change.
+    /// A table's shape; precedes its first row in a session and after each change.
     Relation(Relation<'a>),
-    /// The name of a type that is not built in; precedes the Relation that uses it.
+    /// A type that is not built in; precedes the Relation that uses it.
     Type(Type<'a>),
     /// A new row.
     Insert(Insert<'a>),
@@ -34,60 +31,59 @@ pub enum Message<'a> {
     Delete(Delete<'a>),
     /// Emptied tables.
     Truncate(Truncate<'a>),
-    /// Content of `pg_logical_emit_message`; sent only on request.
+    /// Content of `pg_logical_emit_message`.
     Logical(LogicalMessage<'a>),
-    /// Rollback of a transaction of which nothing was sent.
+    /// Rollback of a transaction that was not sent.
     StreamAbort(StreamAbort),
 }
 
 /// Tag `B`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Start of the commit record; equals [`Commit::commit_lsn`].
+    /// Start of the commit record.
     pub final_lsn: Lsn,
-    /// When it committed.
+    /// Commit time.
     pub commit_time: PgTime,
-    /// 32-bit transaction number, which wraps around.
+    /// Transaction number, which wraps around.
     pub xid: u32,
 }
 
 /// Tag `C`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Start of the commit record. If it is acknowledged, Postgres sends the transaction again.
+    /// Start of the commit record. Acknowledging it would repeat the transaction.
     pub commit_lsn: Lsn,
-    /// End of the commit record: the position to acknowledge.
+    /// End of the commit record, to acknowledge.
     pub end_lsn: Lsn,
-    /// When it committed.
+    /// Commit time.
     pub commit_time: PgTime,
 }
 
 /// Tag `O`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// Commit position on the server of origin.
+    /// Commit position at the origin.
     pub commit_lsn: Lsn,
-    /// The origin's name.
+    /// Name.
     pub name: &'a [u8],
 }
 
 /// Tag `R`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Relation<'a> {
-    /// The table's OID, which rows contain.
+    /// Table OID.
     pub id: u32,
-    /// The schema's name; empty for `pg_catalog`.
+    /// Schema; empty for `pg_catalog`.
     pub schema: &'a [u8],
-    /// The table's name.
+    /// Table.
     pub name: &'a [u8],
-    /// `relreplident` of `pg_class`: `d`, `n`, `f` or `i`.
+    /// `pg_class.relreplident`.
     pub replica_identity: u8,
     columns: Description<'a>,
 }
 
 impl<'a> Relation<'a> {
-    /// Columns in the order of the tuples. Generated columns and columns outside the publication's
-    /// column list are missing.
+    /// Columns in tuple order, without generated columns and columns that are not published.
     pub fn columns(&self) -> RelationColumns<'a> {
         RelationColumns { cursor: Cursor::new(self.columns.bytes), left: self.columns.count }
     }
@@ -102,17 +98,17 @@ struct Description<'a> {
 /// One column of a [`Relation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelationColumn<'a> {
-    /// True if the column is part of the replica identity.
+    /// Whether the replica identity contains it.
     pub in_key: bool,
-    /// The column's name.
+    /// Name.
     pub name: &'a [u8],
-    /// The type's OID (`pg_type.oid`).
+    /// `pg_type.oid`.
     pub type_oid: u32,
-    /// The type's modifier, for example a length; -1 for none.
+    /// Type modifier; -1 for none.
     pub type_modifier: i32,
 }
 
-/// Iterator over a [`Relation`]'s columns.
+/// Iterator over [`RelationColumn`]s.
 #[derive(Debug, Clone)]
 pub struct RelationColumns<'a> {
     cursor: Cursor<'a>,
@@ -140,19 +136,18 @@ impl ExactSizeIterator for RelationColumns<'_> {}
 /// Tag `Y`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Type<'a> {
-    /// The type's OID.
+    /// Type OID.
     pub id: u32,
-    /// The schema's name (the *base* type's for a domain); empty for `pg_catalog`.
+    /// Schema (a domain's: the base type's); empty for `pg_catalog`.
     pub schema: &'a [u8],
-    /// The type's name, or its base type's for a domain (`logicalrep_write_typ` in
-    /// `replication/logical/proto.c`).
+    /// Name (a domain's: the base type's; `logicalrep_write_typ` in `replication/logical/proto.c`).
     pub name: &'a [u8],
 }
 
 /// Tag `I`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Insert<'a> {
-    /// The table's OID.
+    /// Table OID.
     pub relation: u32,
     /// The new row.
     pub tuple: Tuple<'a>,
@@ -161,27 +156,27 @@ pub struct Insert<'a> {
 /// The old row of an UPDATE or DELETE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldRow<'a> {
-    /// Tag `K`: only the replica identity's columns; the others are NULL.
+    /// Tag `K`: columns outside the replica identity are NULL.
     Key(Tuple<'a>),
-    /// Tag `O`: the whole row (REPLICA IDENTITY FULL).
+    /// Tag `O`: REPLICA IDENTITY FULL.
     Whole(Tuple<'a>),
 }
 
 /// Tag `U`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Update<'a> {
-    /// The table's OID.
+    /// Table OID.
     pub relation: u32,
-    /// The old row; sent if its identity changed, or always with REPLICA IDENTITY FULL.
+    /// The old row, if its identity changed or is FULL.
     pub old: Option<OldRow<'a>>,
-    /// The row after.
+    /// The new row.
     pub new: Tuple<'a>,
 }
 
 /// Tag `D`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delete<'a> {
-    /// The table's OID.
+    /// Table OID.
     pub relation: u32,
     /// The deleted row.
     pub old: OldRow<'a>,
@@ -196,7 +191,7 @@ pub struct Truncate<'a> {
 }
 
 impl<'a> Truncate<'a> {
-    /// The OIDs of the emptied tables.
+    /// OIDs of the emptied tables.
     pub fn relations(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
         self.relations.as_chunks::<4>().0.iter().map(|oid| u32::from_be_bytes(*oid))
     }
@@ -205,31 +200,28 @@ impl<'a> Truncate<'a> {
 /// Tag `M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// True if the message belongs to the surrounding transaction.
+    /// Whether it belongs to the surrounding transaction.
     pub transactional: bool,
     /// Position in the log.
     pub lsn: Lsn,
-    /// The prefix its writer chose.
+    /// The writer's prefix.
     pub prefix: &'a [u8],
-    /// Its content.
+    /// Content.
     pub content: &'a [u8],
 }
 
-/// Tag `A` of version 2, which revokes rows streamed before their commit. Without streaming there
-/// is nothing to revoke. PostgreSQL 18 sends it anyway, between transactions: it drops the changes
-/// of a large rolled-back transaction, and thereby marks the subtransactions as streamed
-/// (`ReorderBufferCheckAndTruncateAbortedTXN` in `replication/logical/reorderbuffer.c`; bug 19616
-/// of PostgreSQL).
+/// Tag `A` of version 2. PostgreSQL 18 sends it even without streaming, between transactions, if it
+/// drops the changes of a large rolled-back transaction (`ReorderBufferCheckAndTruncateAbortedTXN`
+/// in `replication/logical/reorderbuffer.c`; bug 19616 of PostgreSQL).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamAbort {
-    /// The transaction's number.
+    /// Transaction.
     pub xid: u32,
-    /// Number of the subtransaction; equals `xid` if the whole transaction is aborted.
+    /// Subtransaction; equals `xid` for a whole transaction.
     pub subxid: u32,
 }
 
-/// Decodes one message to its last byte and checks its tuples, so that later reads of them cannot
-/// fail.
+/// Decodes one message to its last byte and checks its tuples, so that later reads cannot fail.
 pub fn decode(data: &[u8]) -> Result<Message<'_>, DecodeError> {
     let mut cursor = Cursor::new(data);
     let tag = cursor.u8("tag").map_err(|_| DecodeError::Empty)?;
@@ -286,8 +278,7 @@ fn read_commit(cursor: &mut Cursor<'_>) -> Result<Commit, DecodeError> {
     })
 }
 
-// Inlined into `decode`, this cost 100 instructions per row, because the cursor's reads were no
-// longer inlined there.
+// Inlined into `decode`, this cost 100 instructions per row.
 #[cold]
 #[inline(never)]
 fn read_stream_abort(cursor: &mut Cursor<'_>) -> Result<StreamAbort, DecodeError> {
@@ -349,7 +340,7 @@ fn read_delete<'a>(cursor: &mut Cursor<'a>) -> Result<Delete<'a>, DecodeError> {
 fn read_truncate<'a>(cursor: &mut Cursor<'a>) -> Result<Truncate<'a>, DecodeError> {
     let count = cursor.length("number of relations")?;
     let options = cursor.u8("truncate options")?;
-    // A count whose product overflows certainly exceeds the message.
+    // An overflowing product certainly exceeds the message.
     let relations = cursor.bytes(count.saturating_mul(4), "relation OIDs")?;
     Ok(Truncate { options, relations })
 }

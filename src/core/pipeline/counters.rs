@@ -1,53 +1,48 @@
-//! Counts rows, records, rejections and transactions of a session, and the records sent to each
-//! topic, for metrics.
+//! Counts rows, records, rejections and transactions of a session for metrics.
 //!
-//! The telemetry reads the totals once per tick; the relay adds them up across sessions. A frame
-//! that is submitted twice is counted once. Invariant: topics beyond the first 1,000 share one
-//! count, because rows choose their topics (G3).
+//! A frame that is submitted twice is counted once. Topics beyond the first 1,000 share one count,
+//! because rows choose their topics (G3).
 
 use std::collections::HashMap;
 
 use crate::route::RejectionCode;
 
-/// Totals of one session.
+/// Totals of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Transactions begun.
     pub begins: u64,
     /// Transactions ended.
     pub commits: u64,
-    /// Keepalives from the server.
+    /// Keepalives.
     pub keepalives: u64,
     /// Table descriptions.
     pub relations: u64,
     /// Names of types and origins, and rolled-back transactions.
     pub annotations: u64,
-    /// Rows that were sent, skipped or dropped.
+    /// Rows sent, skipped or dropped.
     pub rows: u64,
-    /// Rows that a rule omitted on purpose.
+    /// Rows dropped by a rule.
     pub dropped: u64,
-    /// Rows that an earlier session stored and Postgres sent again.
+    /// Rows that an earlier session stored.
     pub repeats: u64,
-    /// Rows of other tables in the publication.
+    /// Rows of other tables.
     pub foreign_rows: u64,
-    /// UPDATEs of outbox tables.
+    /// UPDATEs of outboxes.
     pub updates: u64,
-    /// DELETEs from outbox tables: the usual way to keep an outbox small.
+    /// DELETEs from outboxes.
     pub deletes: u64,
-    /// TRUNCATEs that emptied an outbox table.
+    /// TRUNCATEs of outboxes.
     pub truncates: u64,
-    /// `pg_logical_emit_message` messages that are not rows.
+    /// Logical messages that are not rows.
     pub logical_messages: u64,
-    /// Records that the sink took, including dead letters for rejected rows; equals the number of
-    /// tickets.
+    /// Records and dead letters that the sink took; equals the number of tickets.
     pub records: u64,
-    /// Their keys, values and headers in bytes.
+    /// Their bytes.
     pub bytes: u64,
-    /// Records that the brokers stored, including dead letters. There is no count per topic: a
-    /// ticket has no room for the topic, and a map of records in flight would cost a look-up per
-    /// row.
+    /// Records and dead letters stored. A count per topic would cost a look-up per row.
     pub confirmed: u64,
-    /// Rows that became dead letters, before or after the brokers saw them.
+    /// Rows that became dead letters.
     pub dead_letters: u64,
     /// Rows skipped by policy.
     pub skipped: u64,
@@ -56,13 +51,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Number of rows rejected for this reason.
+    /// Rows rejected for this reason.
     pub fn rejections(&self, code: RejectionCode) -> u64 {
         let all = RejectionCode::ALL.iter().zip(self.rejections);
         all.filter(|(known, _)| **known == code).map(|(_, count)| count).sum()
     }
 
-    /// Totals by topic; topics beyond the first 1,000 share the name `""`.
+    /// Totals by topic; `""` stands for those beyond the first 1,000.
     pub fn topics(&self) -> &[TopicTotal] {
         &self.topics.totals
     }
@@ -72,8 +67,7 @@ impl Counters {
         all.filter(|(known, _)| **known == code).for_each(|(_, count)| *count += 1);
     }
 
-    /// Counts a record of `weight` bytes that the sink took; a dead letter if there is a
-    /// `rejection`.
+    /// Counts a record that the sink took; a dead letter if there is a `rejection`.
     pub fn count_record(&mut self, topic: &str, weight: u64, rejection: Option<RejectionCode>) {
         self.records += 1;
         self.bytes += weight;
@@ -85,7 +79,7 @@ impl Counters {
         }
     }
 
-    /// Counts a dead letter, which may replace a record that was counted as sent.
+    /// The letter may replace a record that was counted as sent.
     pub(super) fn count_dead_letter(&mut self, topic: &str, weight: u64, code: RejectionCode) {
         self.dead_letters += 1;
         self.count_rejection(code);
@@ -99,21 +93,20 @@ impl Counters {
 /// Totals of one topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopicTotal {
-    /// The topic; `""` for all beyond the first 1,000.
+    /// Name; `""` for all beyond the first 1,000.
     pub topic: String,
-    /// Records that the sink took, without dead letters. A refused record stays counted here; its
-    /// dead letter counts for the dead-letter topic.
+    /// Records, including refused ones.
     pub sent: u64,
-    /// Dead letters, before or after the brokers saw the record.
+    /// Dead letters.
     pub dead_letters: u64,
-    /// Keys, values and headers of both, in bytes.
+    /// Bytes of both.
     pub bytes: u64,
 }
 
 impl TopicTotal {
-    /// Topics counted by name. Rows choose topics, so their number is not trustworthy (G3).
+    /// Topics counted by name (G3).
     pub const NAMED_MAX: usize = 1_000;
-    /// Shared name of the other topics.
+    /// Shared name of other topics.
     pub const OTHERS: &str = "";
 }
 
@@ -121,8 +114,7 @@ impl TopicTotal {
 struct Topics {
     totals: Vec<TopicTotal>,
     places: HashMap<String, usize>,
-    /// Index of the last topic. Neighbouring rows often share one, and comparing names is cheaper
-    /// than hashing them.
+    /// Last topic: neighbouring rows often share one, and comparing is cheaper than hashing.
     last: usize,
 }
 

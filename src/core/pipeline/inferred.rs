@@ -1,47 +1,44 @@
-//! Predicts from recent refusals which records a topic would refuse, so that they are not sent.
-//! Each refused batch ends a session, and a topic must not cost one session per row (G4).
+//! Predicts which records a topic would refuse. Each refused batch ends a session, and a topic must
+//! not cost one session per row (G4).
 //!
-//! Input: refused records, with the cause: size, timestamp or a missing key. Output: for a later
-//! record of the topic, a rejection, or `None` if it is to be sent. Invariant: several related
-//! refusals come first (one for a missing key), and the record deviates as far as those or within a
-//! bounded margin. After a pause of one to ten minutes records are sent again. Memory is bounded.
-//! Time is commit time, so that all sessions decide alike. Neither compression nor the brokers'
-//! clock is known, so a record that would have been stored may be rejected.
+//! Input: refused records, with the cause: size, timestamp or a missing key. Output: a rejection
+//! for a later record, or `None`. Several related refusals come first (one for a missing key), and
+//! the record deviates as far or within a bounded margin. After one to ten minutes records are sent
+//! again. Time is commit time, so that all sessions decide alike. A record that would have been
+//! stored may be rejected, because neither compression nor the brokers' clock is known.
 
 use std::collections::BTreeMap;
 
 use super::confirmation::RefusalCause;
 use crate::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode};
 
-/// Refusals further apart than this, in microseconds, are not related.
+/// Longest distance of related refusals, in microseconds.
 const RELATED_US: i64 = 60_000_000;
-/// Time for which other records are not sent, in microseconds. Then one is sent, and decides on
-/// twice that time.
+/// First pause in sending such records, in microseconds; then one is sent, and another refusal
+/// doubles the pause.
 const PAUSE_US: i64 = 60_000_000;
-/// Longest pause. A topic may lack records for this long after its settings were changed.
+/// Longest pause: a topic whose settings changed may lack records for this long.
 const PAUSE_MAX_US: i64 = 600_000_000;
 /// Rows committed this much earlier, in microseconds, are not related to a refusal.
 const EARLIER_US: i64 = 3_600_000_000;
-/// Backward step of the server's clock, in microseconds, after which it counts as set back. Every
-/// message has this clock. Earlier refusals then say nothing about later rows.
+/// Backward step of the server's clock, in microseconds, after which earlier refusals are
+/// forgotten.
 const CLOCK_PUT_BACK_US: i64 = 1_000_000;
-/// Unit in milliseconds for comparing future timestamps. Timestamps with a fixed offset to their
-/// commits differ by a commit's duration. A timestamp closer than this was not chosen on purpose.
+/// Unit for comparing future timestamps, which differ by a commit's duration. A smaller distance
+/// was not chosen on purpose.
 const MINUTE_MS: u64 = 60_000;
-/// Margin in milliseconds: how much younger than a too old record, or older than a too new one,
-/// other unsent records may be.
+/// Largest margin for timestamps, in milliseconds.
 const NEARER_MS: u64 = 60_000;
-/// Remembered topics; after that the one with the oldest refusal is forgotten.
 const TOPICS_MAX: usize = 1_000;
 
-/// Why a topic refuses records, if a record shows whether it has this cause.
+/// Why a topic refuses records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Size,
     NoKey,
-    /// Later than its commit, by the degree.
+    /// Later than its commit.
     Ahead,
-    /// Too new, although not after its commit: a clock is wrong.
+    /// Too new, but not after its commit: a clock is wrong.
     New,
     Old,
 }
@@ -49,9 +46,8 @@ enum Cause {
 impl Cause {
     const ALL: [Self; 5] = [Self::Size, Self::NoKey, Self::Ahead, Self::New, Self::Old];
 
-    /// Degree of this cause in a record whose row committed at `at_us`: bytes of its weight,
-    /// minutes after its commit, milliseconds since the Unix epoch, or milliseconds below the
-    /// largest timestamp. `None` if it has none, for example without a timestamp.
+    /// Degree of this cause in a record whose row committed at `at_us`: bytes, minutes after its
+    /// commit, Unix milliseconds, or milliseconds below the largest timestamp.
     fn degree(self, record: &Record<'_>, at_us: i64) -> Option<u64> {
         let ahead = record.timestamp_ms.saturating_sub(at_us.div_euclid(1_000));
         match self {
@@ -67,8 +63,7 @@ impl Cause {
         }
     }
 
-    /// Refusals required before other records are not sent. The topic's settings show that it
-    /// demands keys. A record's compression and the brokers' clock are not known.
+    /// Refusals required before others are not sent. Only the demand for keys is a known setting.
     const fn refusals(self) -> u32 {
         match self {
             Self::NoKey => 1,
@@ -77,7 +72,7 @@ impl Cause {
         }
     }
 
-    /// The largest margin below a refused record within which records are not sent.
+    /// Largest margin below a refused record within which records are not sent.
     fn margin_max(self, least: u64) -> u64 {
         match self {
             Self::New | Self::Old => NEARER_MS,
@@ -85,8 +80,8 @@ impl Cause {
         }
     }
 
-    /// Cause and degree of the brokers' objection to this record; `now_ms` is the local clock at
-    /// that time. No topic is so strict that a minute counts as too old.
+    /// Cause and degree of a refusal at `now_ms`. No topic is so strict that a minute counts as too
+    /// old.
     fn of(
         (refused_for, now_ms): (RefusalCause, i64),
         record: &Record<'_>,
@@ -132,23 +127,22 @@ impl Cause {
     }
 }
 
-/// Refusals of one topic for one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit {
     least: u64,
     refusals: u32,
-    /// Commit time of the last one, in microseconds since the Unix epoch.
+    /// Commit time in Unix microseconds.
     last_us: i64,
     pause_us: i64,
-    /// The server's clock when the last one was sent, in microseconds since 2000.
+    /// The server's clock at sending, in microseconds since 2000.
     sent_us: i64,
-    /// Number of refusals below the limit since others are not sent.
+    /// Refusals below the limit.
     lowered: u32,
 }
 
 impl Limit {
-    /// Degree from which records are not sent. If each refused record falls below the previous one,
-    /// the limit falls twice as far, up to a bound. A few sessions then find the topic's own limit.
+    /// Degree from which records are not sent. Each lower refusal doubles the margin, up to a
+    /// bound, so that few sessions find the topic's limit.
     fn threshold(self, cause: Cause) -> u64 {
         let margin = 1_u64.checked_shl(self.lowered).unwrap_or(u64::MAX);
         match self.lowered {
@@ -161,7 +155,6 @@ impl Limit {
         self.last_us.saturating_add(self.pause_us)
     }
 
-    /// True if the refusals concern a row that committed at `at_us`.
     const fn is_related(self, at_us: i64, within_us: i64) -> bool {
         at_us <= self.until_us().saturating_add(within_us)
             && at_us >= self.last_us.saturating_sub(EARLIER_US)
@@ -180,8 +173,7 @@ impl Limit {
     }
 }
 
-/// A row's commit time, in microseconds since the Unix epoch, and the server's clock when it was
-/// sent, in microseconds since 2000.
+/// Commit time in Unix microseconds, and the server's clock at sending in microseconds since 2000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) at_us: i64,
@@ -202,8 +194,7 @@ impl Inferred {
         self.0.is_empty()
     }
 
-    /// Books a refused record and its cause; `now_ms`: the local clock in milliseconds since the
-    /// Unix epoch.
+    /// Books a refused record and its cause, with the local clock in Unix milliseconds.
     pub(super) fn refused(
         &mut self,
         cause_at_ms: (RefusalCause, i64),
@@ -235,7 +226,7 @@ impl Inferred {
         *limit = Some(known);
     }
 
-    /// Forgets a topic's refusals from before the server's clock was set back.
+    /// Forgets a topic's refusals if the server's clock was set back.
     fn forget_before(&mut self, topic: &str, sent_us: i64) {
         let Some(limits) = self.0.get(topic) else { return };
         let newest_us = limits.iter().flatten().map(|limit| limit.sent_us).max();

@@ -1,18 +1,14 @@
 //! Decides what to do with rows whose topic does not exist or may not be written.
 //!
-//! Input: the operator's [`MissingPolicy`], the brokers' answers about a topic, and the time, as a
-//! duration since any fixed moment. Output: a [`TopicDecision`] for a row (ask, wait, create the
-//! topic, or reject the row), and a list of topics that cannot be used. [`MissingTopics`] remembers
-//! the answers. No I/O. Invariants:
+//! Input: the [`MissingPolicy`], the brokers' answers, and the time since any fixed moment. Output:
+//! a [`TopicDecision`] per row, and a list of unusable topics. Invariants:
 //!
-//! * a decision is the same for every row of a topic until the brokers' answer changes, so the rows
-//!   of one key keep their order (G2);
-//! * rows are rejected only after the brokers were asked for their topic, or for all topics, since
-//!   the first of them was read;
-//! * rows of other topics wait for one topic no longer than the policy allows. Topics that brokers
-//!   may create by themselves, those that the relay creates, and those that may return are waited
-//!   for in a bounded share of the time. Their number, and whether they appear, does not matter
-//!   (G4). The number of topics that the relay creates is bounded;
+//! * all rows of a topic get one decision until the brokers' answer changes, so the rows of a key
+//!   keep their order (G2);
+//! * rows are rejected only after the brokers were asked for their topic, or for all, since the
+//!   first of them was read;
+//! * other topics' rows wait only a bounded share of the time for topics that may appear or return
+//!   (G4);
 //! * memory is bounded (G3).
 
 mod decision;
@@ -27,56 +23,43 @@ pub use decision::{
     AbsentTopic, CreateRule, MissingPolicy, MissingTopic, TopicDecision, TopicFault,
 };
 
-/// Remembered topics. After that the topics with the oldest queries are forgotten, and queried
-/// again.
+/// Remembered topics. Beyond this, those with the oldest queries are forgotten.
 const TOPICS_MAX: usize = 10_000;
-/// Topics forgotten at once, because finding them requires a full scan.
+/// Topics forgotten at once, because each search is a full scan.
 const FORGOTTEN: usize = TOPICS_MAX / 10;
-/// Interval of queries for a topic that rows want.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// Interval of queries for a topic that the brokers may be about to create.
+/// Query interval for a topic that the brokers may be creating.
 const ASK_AGAIN_NEW: Duration = Duration::from_millis(200);
-/// First interval of queries while a row waits, because brokers create a topic in about 20 ms.
-/// Later intervals are longer.
+/// First query interval while a row waits: brokers create a topic in about 20 ms.
 const ASK_AGAIN_SOON: Duration = Duration::from_millis(10);
 const ASK_AGAIN_WAITING: Duration = Duration::from_millis(100);
-/// Wait for brokers that are known to create topics by themselves.
+/// Wait for brokers that create topics by themselves.
 const CREATION: Duration = Duration::from_millis(1_600);
 /// Wait for brokers that may create topics by themselves.
 const CREATION_MAYBE: Duration = Duration::from_millis(500);
-/// Time for which a broker may not know a topic that the controller has created and confirmed. An
-/// application may write a topic's first row at once, and the relay may ask another broker.
-/// Measured with three brokers on two busy cores: an immediate query denied one topic in ten.
+/// Time for which a broker may not know a topic that the controller has created. Measured with
+/// three brokers on two busy cores: an immediate query denied one topic in ten.
 const SPREADING: Duration = Duration::from_millis(500);
-/// Time that other topics' rows wait at once while brokers create topics, and then the share of all
-/// time (one part in this number). Some topics cannot be created, and rows choose the number of
-/// others.
+/// Time that other rows wait at once for brokers to create topics, and the share of time after
+/// that.
 const CREATIONS: Allowance = Allowance::new(CREATION, 10);
-/// Shortest useful wait for a topic's creation.
 const CREATION_MIN: Duration = Duration::from_millis(100);
-/// Wait for a topic that existed before, because a broker may just have started.
+/// Wait for a topic that existed before: a broker may just have started.
 const KNOWN: Duration = Duration::from_secs(5);
-/// Limit for all these topics together. A broker that has run this long shows everything it has.
+/// A broker that has run this long shows everything it has.
 const RETURNS: Allowance = Allowance::new(KNOWN, 20);
-/// Shortest useful wait for a topic's return.
 const RETURN_MIN: Duration = Duration::from_secs(1);
-/// Longest time for the relay to create a topic.
 const OWN_CREATION: Duration = Duration::from_secs(10);
-/// Time that other topics' rows wait at once for failing attempts, and then the share of all time.
-/// Rows choose the number of names, and each costs a controller's answer.
+/// Limit for failing attempts of the relay, because rows choose the number of names.
 const OWN_CREATIONS: Allowance = Allowance::new(OWN_CREATION, 10);
-/// Minimum budget left to start creating a topic.
 const OWN_CREATION_MIN: Duration = Duration::from_secs(1);
-/// Delay until a topic's budget is checked again.
 const OWN_CREATION_LATER: Duration = Duration::from_secs(5);
-/// Delay before another attempt to create a topic.
 const CREATE_AGAIN: Duration = Duration::from_mins(1);
-/// First delay before a trial record. Only a record, whose failure costs a session, shows whether
-/// writing is still denied.
+/// First delay before a trial record, the only test whether writing is still denied. Its failure
+/// costs a session.
 const TRIAL_FIRST: Duration = Duration::from_secs(30);
-/// First delay before a trial if rows wait for the topic.
+/// First such delay if rows wait for the topic.
 const TRIAL_WAITING: Duration = Duration::from_secs(5);
-/// Longest delay before a trial; delays double.
 const TRIAL_MAX: Duration = Duration::from_mins(30);
 
 #[derive(Debug, Clone)]
@@ -85,15 +68,14 @@ struct Absent {
     since: Duration,
     asked: Duration,
     waiting: bool,
-    /// Wait for its return, if the topic existed before.
+    /// Wait for its return.
     returns: Duration,
-    /// Wait for brokers that may create it, or may not know it yet.
+    /// Wait for its creation.
     creates: Duration,
-    /// True once the topic was reported as unusable.
     told: bool,
-    /// Start of the relay's attempt to create it, and the longest wait.
+    /// Start of the relay's own attempt, and the longest wait.
     creating: Option<(Duration, Duration)>,
-    /// Time of the next attempt to create it, and why the last one failed.
+    /// Time of the next attempt, and why the last one failed.
     not_created: Option<(Duration, String)>,
     /// Time of the next trial, and the delay after it.
     trial: (Duration, Duration),
@@ -107,7 +89,7 @@ pub struct MissingTopics {
     /// Topics that existed, by their names as Kafka compares them.
     known: BTreeMap<String, String>,
     brokers_create: Option<bool>,
-    /// True if the last wait for a topic that brokers might create was in vain.
+    /// True if the last wait for the brokers to create a topic was in vain.
     in_vain: bool,
     creations: Allowance,
     own_creations: Allowance,
@@ -116,7 +98,7 @@ pub struct MissingTopics {
 }
 
 impl MissingTopics {
-    /// A state without any answers.
+    /// Creates a state without any answers.
     pub const fn new(policy: MissingPolicy) -> Self {
         Self {
             policy,
@@ -131,13 +113,13 @@ impl MissingTopics {
         }
     }
 
-    /// Sets whether the brokers create topics by themselves, if known.
+    /// Sets whether brokers create topics by themselves, if known.
     pub const fn brokers_create(&mut self, created: Option<bool>) {
         self.brokers_create = created;
     }
 
-    /// The decision for a row of this topic before any query. `quiet`: nothing is in flight, so a
-    /// failed trial repeats nothing. If records are always in flight, the trial happens anyway.
+    /// The decision for a row before any query. `quiet`: nothing is in flight, so a failed trial
+    /// repeats nothing.
     pub fn decide(&mut self, topic: &str, now: Duration, quiet: bool) -> TopicDecision {
         let Some(absent) = self.absent.get_mut(topic) else { return TopicDecision::Ask };
         if absent.fault == TopicFault::Denied {
@@ -152,12 +134,11 @@ impl MissingTopics {
             return self.verdict(topic, now);
         }
         let (again, ask) = if absent.waiting {
-            // A recent list has shown the topic's state.
             let waited = now.saturating_sub(absent.since);
             ((waited / 2).clamp(ASK_AGAIN_SOON, ASK_AGAIN_WAITING), TopicDecision::AskByName)
         } else if self.brokers_create != Some(false) && now.saturating_sub(absent.since) < ASK_AGAIN
         {
-            // The brokers may have created it, although no row could wait for it.
+            // The brokers may be creating it, although no row could wait for it.
             (ASK_AGAIN_NEW, TopicDecision::Ask)
         } else {
             (ASK_AGAIN, TopicDecision::Ask)
@@ -168,16 +149,14 @@ impl MissingTopics {
         self.verdict(topic, now)
     }
 
-    /// The fault of a topic whose rows are rejected from now on, unless it was reported. The wait
-    /// can end without another answer.
+    /// The topic's fault, once its rows are rejected and unless it was reported.
     pub fn untold(&mut self, topic: &str) -> Option<TopicFault> {
         let absent = self.absent.get_mut(topic)?;
         (!std::mem::replace(&mut absent.told, true)).then_some(absent.fault)
     }
 
-    /// Handles a topic that is missing from the brokers' list of all topics. Unless it `collides`
-    /// with a listed topic, the brokers may create it or have just created it, so a wait may be
-    /// useful.
+    /// Handles a topic missing from the brokers' list. Unless it `collides` with a listed one, the
+    /// brokers may create it. Also returns whether to report it.
     pub fn unlisted(
         &mut self,
         topic: &str,
@@ -185,7 +164,7 @@ impl MissingTopics {
         now: Duration,
     ) -> (TopicDecision, bool) {
         let fault = match self.absent.get(topic) {
-            // An answer for the topic's name is more precise than a list.
+            // A query by name is more precise than a list.
             Some(Absent {
                 fault: fault @ (TopicFault::Forbidden | TopicFault::Missing), ..
             }) => *fault,
@@ -205,8 +184,7 @@ impl MissingTopics {
         self.found(topic, Found { fault, collides }, now)
     }
 
-    /// Handles an answer or a refused record that shows why the topic cannot be used. Also returns
-    /// whether to report it.
+    /// Handles an answer or refused record that shows the fault. Also returns whether to report it.
     pub fn absent(
         &mut self,
         topic: &str,
@@ -226,7 +204,6 @@ impl MissingTopics {
         absent.told &= absent.fault.is_missing() == fault.is_missing();
         (absent.fault, absent.asked) = (fault, now);
         let decision = self.verdict(topic, now);
-        // A topic that the brokers or the relay may be about to create does not count.
         let lasts = match decision {
             TopicDecision::Reject(_) => true,
             TopicDecision::Wait => matches!(self.policy.then, MissingTopic::Wait(_)),
@@ -256,14 +233,13 @@ impl MissingTopics {
             }
             let limit = match self.may_take() {
                 _ if found.collides => Duration::ZERO,
-                // The controller, which creates it, knows the topic.
+                // The controller, which creates it, knows it.
                 _ if self.brokers_create == Some(false) && self.is_ours_to_create(topic) => {
                     Duration::ZERO
                 }
                 limit => limit,
             };
             let left = self.creation_left(now);
-            // A granted wait costs other rows nothing more.
             if returns < limit && left >= CREATION_MIN {
                 creates = limit.min(left);
                 self.creations.spend(creates, now);
@@ -284,7 +260,7 @@ impl MissingTopics {
         self.absent.insert(topic.to_owned(), absent);
     }
 
-    /// Time for which a topic that is about to appear may still be missing.
+    /// Time for which a topic may still be missing although it is being created.
     const fn may_take(&self) -> Duration {
         match self.brokers_create {
             Some(false) => SPREADING,
@@ -294,7 +270,7 @@ impl MissingTopics {
     }
 
     /// Time that rows may wait for another topic. If brokers create none, all topics share the time
-    /// of one: earlier topics have spread by its end.
+    /// of one.
     fn creation_left(&mut self, now: Duration) -> Duration {
         let creates = match self.brokers_create {
             None => !self.in_vain,
@@ -312,12 +288,11 @@ impl MissingTopics {
         self.absent.retain(|_, absent| absent.waiting || absent.asked > oldest);
     }
 
-    /// True if Kafka cannot create the topic because an existing name collides.
     fn collides(&self, topic: &str) -> bool {
         self.known.get(&as_compared(topic)).is_some_and(|known| known != topic)
     }
 
-    /// Handles a topic that exists. Returns for how long it was missing, if it was.
+    /// Handles a topic that exists. Returns how long it was missing.
     pub fn present(&mut self, topic: &str, now: Duration) -> Option<Duration> {
         let alike = as_compared(topic);
         if self.known.len() < TOPICS_MAX || self.known.contains_key(&alike) {
@@ -337,7 +312,7 @@ impl MissingTopics {
         Some(away)
     }
 
-    /// Handles a topic that the brokers list. Writing may still be denied.
+    /// Handles a listed topic. Writing may still be denied.
     pub fn seen(&mut self, topic: &str, now: Duration) -> Option<Duration> {
         match self.absent.get(topic) {
             Some(Absent { fault: TopicFault::Denied, .. }) => None,
@@ -355,7 +330,7 @@ impl MissingTopics {
         absent.not_created = Some((now + CREATE_AGAIN, reason.to_owned()));
     }
 
-    /// At most `most` unusable topics; those that rows wait for come first.
+    /// At most `most` unusable topics; those with waiting rows come first.
     pub fn list(&self, most: usize) -> Vec<AbsentTopic> {
         let of = |(topic, absent): (&String, &Absent)| AbsentTopic {
             topic: topic.clone(),
@@ -368,17 +343,17 @@ impl MissingTopics {
         waiting.chain(others).take(most).collect()
     }
 
-    /// True if this topic cannot be used.
+    /// True if the topic is unusable.
     pub fn has(&self, topic: &str) -> bool {
         self.absent.contains_key(topic)
     }
 
-    /// Number of topics that cannot be used.
+    /// Number of unusable topics.
     pub fn len(&self) -> usize {
         self.absent.len()
     }
 
-    /// True if every topic can be used, as far as known.
+    /// True if no topic is unusable.
     pub fn is_empty(&self) -> bool {
         self.absent.is_empty()
     }
@@ -455,7 +430,6 @@ impl MissingTopics {
         self.policy.then == MissingTopic::Create && self.policy.rule(topic).is_some()
     }
 
-    /// Longest wait of rows for the topic; `None`: no limit.
     fn patience(&self, topic: &str) -> Option<Duration> {
         let absent = self.absent.get(topic)?;
         let asked_for = match self.policy.then {

@@ -1,19 +1,16 @@
-//! The pipeline of one session: turns frames into records, and the brokers' confirmations into the
-//! position that may be acknowledged.
+//! The pipeline of one session: turns frames into records, and confirmations into the position that
+//! may be acknowledged.
 //!
-//! Input: the frames of one replication session, in order, and the confirmations of sent records,
-//! in any order. Output: records, through the closure that sends them; [`Answer`]s; and
-//! [`Pipeline::settled`], the only position that may be acknowledged to Postgres. No clock, socket
-//! or thread: a session drives the pipeline, and so do scripts, fuzzers and the seeded simulation.
+//! Input: frames in order, and confirmations in any order. Output: records, through the closure
+//! that sends them; [`Answer`]s; and [`Pipeline::settled`].
 //!
 //! Invariants:
-//! * A record counts as unconfirmed from its sending until the brokers stored it or its dead
-//!   letter, and nothing at or beyond it is settled before (G1).
-//! * Records leave in the order of the stream (G2). A frame whose record was not taken is submitted
-//!   again and yields an equal record under its ticket.
-//! * Nothing grows with the peers' actions: the ledger has a budget (G3).
-//! * A row leaves as a record, as a dead letter under the record's ticket, or as an explicit
-//!   [`Skipped`], unless a rule drops it or an earlier session stored it (G4).
+//! * Nothing at or beyond a record is settled before the brokers stored it or its dead letter (G1).
+//! * Records leave in the order of the stream (G2). A frame that is submitted again yields an equal
+//!   record.
+//! * The ledger's budget bounds memory (G3).
+//! * A row leaves as a record, a dead letter under the record's ticket, or an explicit [`Skipped`],
+//!   unless a rule drops it or an earlier session stored it (G4).
 //!
 //! ```text
 //!   frame -> row -> record -------> send -- taken ---------> Handled::Done: consume the frame
@@ -67,7 +64,7 @@ use rejected::{Rejected, check_letters, is_dead_letter, rejected};
 use resume::covers;
 use stream_position::StreamPosition;
 
-/// The core of one session. Dropped with its stream and sink at the first error.
+/// The core of one session; dropped at the first error.
 #[derive(Debug)]
 pub struct Pipeline {
     outbox: Outbox,
@@ -76,27 +73,25 @@ pub struct Pipeline {
     ledger: Ledger,
     counters: Counters,
     at: StreamPosition,
-    /// An earlier session stored everything before this mark.
+    /// Earlier sessions stored everything before this mark.
     resume: Mark,
     /// Evidence to find in the log before anything is settled.
     check: Option<ResumeCheck>,
     begun: Option<CommitId>,
-    /// The last transaction with rows.
     last: Option<CommitId>,
-    /// Position of that transaction, or of a later non-transactional message.
+    /// Position of the last transaction with rows, or of a later non-transactional message.
     last_row: Option<Lsn>,
     newest_commit_time_us: Option<i64>,
     suspects: Suspects,
-    /// True if the sink did not take the last frame's row.
     has_unsent: bool,
-    /// Rows of one transaction that are not sent again.
+    /// Rows that are not sent again.
     left_out: Option<PartialTransaction>,
     traces: TraceSampler,
 }
 
 impl Pipeline {
-    /// A pipeline for a new session. `outbox` and `router` must come from one spec and must not
-    /// know any table yet.
+    /// Creates a pipeline. `outbox` and `router` must come from one spec and must not know any
+    /// table yet.
     pub fn new(outbox: Outbox, router: Router, policy: Policy, budget: Budget) -> Self {
         Self {
             outbox,
@@ -123,8 +118,8 @@ impl Pipeline {
         self.router.name_source(source);
     }
 
-    /// Skips the rows before this mark, which an earlier session stored, once `check` has confirmed
-    /// the log. Call it before the first frame. Upholds G6.
+    /// Skips the rows before this mark, once `check` has confirmed the log. Call it before the
+    /// first frame. Upholds G6.
     pub fn resume_at(&mut self, mark: Mark, check: Option<ResumeCheck>) {
         if mutants::is(Mutant::IgnoresProgress) {
             return;
@@ -133,29 +128,27 @@ impl Pipeline {
         self.last_row = mark.last.map(|commit| commit.lsn);
     }
 
-    /// Skips the part of the first transaction before the mark but counts its rows, as for a table.
-    /// Call it before the first frame, after [`Pipeline::resume_at`].
+    /// Skips the part of the first transaction before the mark but counts its rows. Call it before
+    /// the first frame, after [`Pipeline::resume_at`].
     pub const fn begin_within(&mut self) {
         self.left_out = self.resume.part;
     }
 
-    /// Sets the findings of earlier sessions: these records are sent alone, or treated by the
-    /// policy. Call it before the first frame.
+    /// Sets the findings of earlier sessions. Call it before the first frame.
     pub fn set_suspects(&mut self, suspects: Suspects) {
-        // Records that were not tried must not be lost by inference.
+        // Without dead letters, records that were not tried would be lost.
         let infers = matches!(self.policy.rejected, RejectPolicy::DeadLetter { .. });
         self.suspects = suspects.inferring(infers);
     }
 
-    /// Identifies each transaction as a row by its number, made of table and id, because its
-    /// position is meaningless. Call it after [`Pipeline::set_suspects`].
+    /// Identifies each transaction by its number, which is one row, because positions are
+    /// meaningless. Call it after [`Pipeline::set_suspects`].
     pub fn identify_rows(&mut self) {
         self.suspects = std::mem::take(&mut self.suspects).by_row();
     }
 
-    /// A later session's findings about blamed records. `unnamed`: a topic that refused a batch for
-    /// its size, although no record stood out. Returns an error if the brokers refuse a dead letter
-    /// whatever its size and time.
+    /// Findings about blamed records. `unnamed`: a topic that refused a batch for its size. Returns
+    /// an error if a dead letter is refused whatever its size and time.
     pub fn analyse_refusals(
         &self,
         blamed: &[Blame],
@@ -169,8 +162,8 @@ impl Pipeline {
         self.suspects.learn(blamed, letters, &self.ledger, unnamed)
     }
 
-    /// The mark before which every row was sent, was stored by an earlier session, or needs no
-    /// record. The mark never decreases. Ask between two frames.
+    /// The mark before which every row is sent, stored, or needs no record; never decreases. Ask
+    /// between two frames.
     pub fn reached(&self) -> Mark {
         let end = self.ledger.horizon().max(self.resume.end);
         let part = self.at.part().filter(|part| part.commit_lsn >= end);
@@ -178,9 +171,8 @@ impl Pipeline {
         Mark { end, part, last }.max(self.resume)
     }
 
-    /// Takes the next frame, or repeats the last one after [`Handled::Full`]. `send` receives the
-    /// row's record, if any, or its dead letter; everything it takes must be confirmed. Call it
-    /// only while [`Pipeline::has_room`].
+    /// Takes the next frame, or repeats the last one after [`Handled::Full`]. Everything that
+    /// `send` takes must be confirmed. Call it only while [`Pipeline::has_room`].
     #[inline]
     pub fn frame<E: From<PipelineError>>(
         &mut self,
@@ -270,7 +262,7 @@ impl Pipeline {
         }
     }
 
-    /// Reports the commits of these records to a sink that is observed.
+    /// Reports the commits of records to an observed sink.
     pub fn tell_commits(&self, confirmations: &[Confirmation], sink: &mut impl Sink) {
         for &Confirmation { ticket, .. } in confirmations {
             let place = (self.ledger.commit_lsn(ticket), self.ledger.commit_time(ticket));
@@ -280,8 +272,7 @@ impl Pipeline {
         }
     }
 
-    /// The position to acknowledge; see [`Ledger::settled`]. Zero until the log is known to be the
-    /// mark's. Upholds G1.
+    /// The position to acknowledge; zero until `check` is done. Upholds G1.
     pub const fn settled(&self) -> Lsn {
         if self.check.is_some() { Lsn::ZERO } else { self.ledger.settled() }
     }
@@ -296,18 +287,17 @@ impl Pipeline {
         self.ledger.in_flight() == InFlight::default()
     }
 
-    /// True until the open transaction's commit is read.
+    /// True inside a transaction.
     pub const fn is_open(&self) -> bool {
         self.at.next.is_some()
     }
 
-    /// True if ending here repeats nothing: nothing of an open transaction was sent, in this
-    /// session or, according to the mark, in an earlier one.
+    /// True if ending here repeats nothing.
     pub fn may_end_here(&self) -> bool {
         self.ledger.open_is_empty()
     }
 
-    /// Commit position of the last completely read row.
+    /// Commit position of the last row.
     pub const fn last_row(&self) -> Option<Lsn> {
         self.last_row
     }
@@ -317,23 +307,23 @@ impl Pipeline {
         self.ledger.in_flight()
     }
 
-    /// Progress of confirmation.
+    /// The ledger's progress.
     pub fn progress(&self) -> LedgerProgress {
         self.ledger.progress()
     }
 
-    /// Commit time of the oldest unsettled transaction, in microseconds since the Unix epoch.
+    /// Commit time of the oldest unsettled transaction, in Unix microseconds.
     pub fn oldest_commit_time_us(&self) -> Option<i64> {
         self.ledger.oldest_commit_time()
     }
 
-    /// Commit time of the newest transaction, in microseconds since the Unix epoch.
+    /// Commit time of the newest transaction, in Unix microseconds.
     pub const fn newest_commit_time_us(&self) -> Option<i64> {
         self.newest_commit_time_us
     }
 
-    /// Commit times, in microseconds since the Unix epoch, of the transactions that settled since
-    /// the last call (see [`Ledger::drain_settled_times`]), and the sampler of their traces.
+    /// Commit times of newly settled transactions, in Unix microseconds (see
+    /// [`Ledger::drain_settled_times`]), and the sampler of their traces.
     pub fn drain_settled_times_us(&mut self) -> (std::vec::Drain<'_, i64>, &mut TraceSampler) {
         (self.ledger.drain_settled_times(), &mut self.traces)
     }
@@ -343,7 +333,7 @@ impl Pipeline {
         matches!(&self.policy.rejected, RejectPolicy::DeadLetter { topic: known } if known == topic)
     }
 
-    /// Number of outbox UPDATEs that the operator wants reported, and the policy for them.
+    /// Outbox UPDATEs to report, and their policy.
     pub fn unwelcome_updates(&self) -> (u64, UpdatePolicy) {
         let updates = match self.policy.on_update {
             UpdatePolicy::Warn | UpdatePolicy::Error => self.counters.updates,
@@ -352,7 +342,7 @@ impl Pipeline {
         (updates, self.policy.on_update)
     }
 
-    /// Totals of this session.
+    /// Totals.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -387,7 +377,6 @@ impl Pipeline {
                 Ok(Handled::DeadLetter(Box::new(SentDeadLetter { record: letter, code })))
             }
             Err(SendError::Full) => Ok(self.unsent()?),
-            // The record has no other destination.
             Err(SendError::Refused(rejection)) => {
                 Err(PipelineError::DeadLetterRefused { topic: letter.topic, rejection }.into())
             }
@@ -395,7 +384,7 @@ impl Pipeline {
         }
     }
 
-    /// The brokers refused a record that the sink took. Its ticket stays open.
+    /// The ticket of a refused record stays open.
     fn refused(&mut self, ticket: Ticket, refused: Box<Refused>) -> Result<Answer, PipelineError> {
         let rejection = &refused.rejection;
         match &self.policy.rejected {
@@ -444,7 +433,6 @@ impl Pipeline {
         self.at.row_done(&mut self.counters, &mut self.ledger)
     }
 
-    /// Notes that there was no room for a row's record. The frame will be submitted again.
     #[cold]
     fn unsent(&mut self) -> Result<Handled, PipelineError> {
         if mutants::is(Mutant::ConsumesUnsent) {

@@ -1,18 +1,17 @@
-//! Checks on resuming that the server's log is the one from which rows were delivered.
+//! Checks that the server's log is the one from which rows were delivered.
 //!
-//! Input: the mark of an earlier session, and what the server sends again. Output: an error if they
-//! disagree, and whether a row lies before the mark, so that it is not sent again (G6). A restored
-//! copy of the cluster that has since grown has the same system identifier, timeline and slot, but
-//! other rows at these positions. The transaction id and time of the last delivered commit
-//! distinguish the logs. Postgres sends that commit again, unless it lies before an acknowledged
-//! position and is therefore in the copy too.
+//! Input: an earlier session's mark, and what the server sends again. Output: an error if they
+//! disagree, and whether a row lies before the mark (G6). A restored copy that has grown has equal
+//! system identifier, timeline and slot, but other rows. Id and time of the last delivered commit
+//! distinguish the logs: Postgres sends that commit again unless it was acknowledged, and then the
+//! copy has it too.
 
 use super::error::PipelineError;
 use super::mark::{CommitId, Mark};
 use crate::lsn::Lsn;
 use crate::outbox::Position;
 
-/// Evidence to find while the log is read again, from the session's start to the mark.
+/// Evidence to find while the log is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeCheck {
     last: CommitId,
@@ -24,10 +23,9 @@ pub struct ResumeCheck {
 }
 
 impl ResumeCheck {
-    /// The evidence for a session that resumes at `mark` with a slot at `confirmed`; `None` if
-    /// nothing before the mark is sent again, or the mark names no commit. If tables or message
-    /// prefixes changed since (`same_rows` is false), other rows may precede the mark. Only a
-    /// different commit at the last commit's position is then an error.
+    /// The evidence for resuming at `mark` with a slot at `confirmed`; `None` if nothing before the
+    /// mark is sent again. Without `same_rows`, other rows may precede the mark, so only a
+    /// different commit at the last position is an error.
     pub fn new(mark: Mark, confirmed: Lsn, same_rows: bool) -> Option<Self> {
         let last = mark.last?;
         let found = confirmed > last.lsn;
@@ -35,7 +33,7 @@ impl ResumeCheck {
         (!is_done).then_some(Self { last, end: mark.end, found, same_rows })
     }
 
-    /// Handles a transaction's begin. True once the check is complete.
+    /// True once the check is complete.
     pub(super) fn begin(&mut self, commit: CommitId) -> Result<bool, PipelineError> {
         if commit.lsn == self.last.lsn {
             if commit != self.last {
@@ -46,13 +44,11 @@ impl ResumeCheck {
         self.passed(commit.lsn)
     }
 
-    /// Handles a keepalive: the server has sent everything before `end`. True once the check is
-    /// complete.
+    /// The server has sent everything before `end`.
     pub(super) fn keepalive(&mut self, end: Lsn) -> Result<bool, PipelineError> {
         self.passed(end)
     }
 
-    /// Everything that committed before `lsn` was sent.
     fn passed(&mut self, lsn: Lsn) -> Result<bool, PipelineError> {
         if lsn > self.last.lsn && !self.found {
             return if self.same_rows { Err(self.contradicted()) } else { Ok(true) };
@@ -60,8 +56,7 @@ impl ResumeCheck {
         Ok(self.found && (lsn >= self.end || !self.same_rows))
     }
 
-    /// Handles a row of a transaction, or a row that is its own transaction (`alone`), whose number
-    /// and time are not known.
+    /// `alone`: the row is its own transaction, whose number and time are not known.
     pub(super) fn row(&self, row: Position, alone: bool) -> Result<(), PipelineError> {
         let at = row.commit_lsn;
         let after_last = at > self.last.lsn && at < self.end && !alone;
@@ -119,7 +114,6 @@ mod tests {
         assert_eq!(check.row(row(400), false), Ok(()));
         assert_eq!(check.begin(LAST), Ok(false));
         assert_eq!(check.row(row(500), false), Ok(()));
-        // A non-transactional message is sent again like any row.
         assert_eq!(check.row(row(550), true), Ok(()));
         assert_eq!(check.keepalive(Lsn::new(599)), Ok(false));
         assert_eq!(check.keepalive(Lsn::new(600)), Ok(true));

@@ -1,9 +1,7 @@
-//! Defines the inputs and outputs of the pipeline's steps.
+//! Inputs and outputs of the pipeline's steps.
 //!
-//! [`Outgoing`] and [`OwnedOutgoing`]: a record or dead letter to send, with its ticket.
-//! [`Handled`]: the result of a frame, above all whether to consume or resubmit it. [`Answer`]:
-//! what to do after a confirmation. [`DeadLetter`] and [`Skipped`]: what the caller must write to
-//! the log.
+//! [`Handled`] says whether to consume or resubmit a frame. The caller must log each
+//! [`SentDeadLetter`] and [`Skipped`].
 
 use super::confirmation::Refused;
 use crate::ledger::Ticket;
@@ -16,31 +14,31 @@ use crate::route::{OwnedRecord, Record, Rejection, RejectionCode};
 pub enum Handled {
     /// Consume the frame.
     Done,
-    /// Consume the frame and log the dead letter of its row.
+    /// Consume the frame, log the dead letter.
     DeadLetter(Box<SentDeadLetter>),
-    /// Consume the frame and log that the policy skipped its row.
+    /// Consume the frame, log the skipped row.
     Skipped(Box<Skipped>),
-    /// There was no room for the record: do not consume the frame, and submit it again later.
+    /// There was no room: submit the frame again later.
     Full,
 }
 
 /// A record for the sink, under a ticket that must be confirmed.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
-    /// The row's record, or its dead letter.
+    /// The record or dead letter.
     pub record: Record<'a>,
-    /// Travels with the record and returns in its confirmation.
+    /// Returns in the confirmation.
     pub ticket: Ticket,
-    /// Why `record` is a dead letter; `None` for the row's own record.
+    /// Why `record` is a dead letter.
     pub rejection: Option<RejectionCode>,
-    /// True if nothing else may be in flight with it, because the brokers refused its batch.
+    /// Whether nothing else may be in flight, because the brokers refused its batch.
     pub alone: bool,
-    /// The row's place in history, if the record is sent together with its row.
+    /// The row's place, if sent with its row.
     pub position: Option<Position>,
 }
 
 impl<'a> Outgoing<'a> {
-    /// A record that is not a dead letter and has no special needs.
+    /// A record without special needs.
     pub const fn new(record: Record<'a>, ticket: Ticket) -> Self {
         Self { record, ticket, rejection: None, alone: false, position: None }
     }
@@ -51,9 +49,9 @@ impl<'a> Outgoing<'a> {
 pub struct OwnedOutgoing {
     /// The dead letter.
     pub record: OwnedRecord,
-    /// Ticket of the refused record, which stays open.
+    /// Open ticket of the refused record.
     pub ticket: Ticket,
-    /// The reason.
+    /// Reason.
     pub rejection: RejectionCode,
 }
 
@@ -64,32 +62,32 @@ impl OwnedOutgoing {
         Outgoing { record, ticket: self.ticket, rejection, alone: false, position: None }
     }
 
-    /// The dead letter without its body, for the log.
+    /// The dead letter for the log.
     pub fn without_body(self) -> SentDeadLetter {
         let record = OwnedRecord { value: None, ..self.record };
         SentDeadLetter { record, code: self.rejection }
     }
 }
 
-/// A dead letter that the sink took. The caller must log it.
+/// A dead letter that the sink took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentDeadLetter {
     /// The dead letter.
     pub record: OwnedRecord,
-    /// The reason why the row became one.
+    /// Reason.
     pub code: RejectionCode,
 }
 
-/// A row skipped by policy. The caller must write an audit record.
+/// A row skipped by policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// The outbox table.
+    /// Outbox table.
     pub table: TableName,
-    /// The row's id as in its header, up to 1 KiB; `None` without one.
+    /// Id, up to 1 KiB.
     pub id: Option<String>,
-    /// The row's place in history.
+    /// Place in history.
     pub position: Position,
-    /// Why it could not be delivered.
+    /// Reason.
     pub rejection: Rejection,
 }
 
@@ -98,10 +96,9 @@ pub struct Skipped {
 pub enum Answer {
     /// Booked.
     Stored,
-    /// The brokers refused the record. Send its dead letter as soon as there is room; until its
-    /// confirmation the row counts as unconfirmed. If the sink refuses the letter at once, report
-    /// that as a confirmation with `Outcome::Refused`.
+    /// Send this dead letter as soon as there is room. If the sink refuses it at once, confirm it
+    /// with `Outcome::Refused`.
     Send(Box<OwnedOutgoing>),
-    /// The brokers refused the record and the policy skips it: log it.
+    /// Log the refused record, which the policy skips.
     Skipped(Box<Refused>),
 }

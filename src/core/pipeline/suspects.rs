@@ -1,16 +1,13 @@
-//! Remembers the records of a refused batch, so that later sessions find the one at fault. A broker
+//! Remembers the records of a refused batch, so that later sessions find the faulty one. A broker
 //! refuses whole batches, and a refusal ends the session.
 //!
-//! Input: the records that may be at fault, reported by the ended session. Output: whether a row's
-//! record (or its dead letter) is sent as usual, sent alone, or not sent again; a
-//! [`RefusalAnalysis`] for the next session. Invariant: a row is rejected only if its record, or an
-//! identical one, was refused alone or named by the brokers, or if it resembles several records
-//! that its topic has just refused (`Inferred`) (G4).
+//! Input: records that may be at fault. Output: whether a row's record or dead letter is sent as
+//! usual, alone, or not again; a [`RefusalAnalysis`]. A row is rejected only if its record was
+//! refused alone or named by the brokers, or resembles several refused ones (`Inferred`) (G4).
 //!
-//! Tickets differ between sessions. A record is therefore recognised by its transaction's commit
-//! position, its weight, and its topic, key and value; a non-transactional logical message only by
-//! position and topic. A polled row has another position in each session, and is recognised by its
-//! transaction's number, which is made of table and id ([`Suspects::by_row`]).
+//! Tickets differ between sessions, so a record is recognised by commit position, weight and
+//! content. A non-transactional message has only position and topic; a polled row, its
+//! transaction's number ([`Suspects::by_row`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,11 +21,11 @@ use crate::lsn::Lsn;
 use crate::outbox::Position;
 use crate::route::{Record, Rejection, RejectionCode, content_of};
 
-/// Attempts for a record alone, if the brokers do not blame it.
+/// Attempts alone for a record that the brokers do not blame.
 const ATTEMPTS_ALONE: u32 = 2;
-/// Attempts if the fault may be the brokers' own, with doubling waits.
+/// Attempts if the fault may be the brokers'.
 const ATTEMPTS_LATER: u32 = 8;
-/// The first wait; all waits total 32 s.
+/// First of the doubling waits, 32 s in total.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,14 +44,13 @@ impl RecordIdentity {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suspect {
-    /// Refusals while sent alone, without possible faults of the brokers.
+    /// Refusals while sent alone.
     alone: u32,
     /// Possible faults of the brokers while sent alone.
     faults: u32,
     cause: RefusalCause,
     at_ms: i64,
     rejection: Option<Rejection>,
-    /// True once inference has used it.
     is_inferred_from: bool,
     is_seen: bool,
 }
@@ -63,7 +59,7 @@ enum Treatment {
     Usual,
     Alone,
     Refused(Rejection, RefusalCause),
-    /// Not refused itself, but similar to refused ones.
+    /// Similar to refused records.
     NotSent(Rejection, RefusalCause),
 }
 
@@ -71,52 +67,47 @@ enum Treatment {
 pub(super) enum LetterTreatment {
     Usual,
     Alone,
-    /// Its topic has refused it, or similar ones, for this cause.
+    /// The topic has refused it, or similar ones.
     Refused(Rejection, RefusalCause),
 }
 
-/// Records that may be the cause of failed sessions.
+/// Records that may have caused failed sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects {
     all: BTreeMap<RecordIdentity, Suspect>,
-    /// True if a record may be rejected because of similar ones.
+    /// True if records may be rejected because of similar ones.
     infers: bool,
     inferred: Inferred,
-    /// Topics with a record sent alone since a batch was refused for its size and no record stood
-    /// out.
+    /// Topics with a record sent alone since they refused a batch for its size.
     probed: BTreeSet<String>,
     /// Identity of the current row, if positions are meaningless.
     row: Option<Lsn>,
 }
 
-/// Base for the numbers of rows without a log position; above every position.
+/// Base for row numbers; above every position.
 const ROWS: u64 = 1 << 62;
-/// Remembered records of rows without a position; after that the set is cleared. One session has at
-/// most as many as may be unconfirmed.
+/// Records without a position, after which the set is cleared; one session has no more in flight.
 const ROWS_MAX: usize = 100_000;
 
-/// Topics in `probed`; after that the set is cleared.
 const PROBED_MAX: usize = 1_000;
 
-/// What a session that ended with a refused batch leaves to the next one.
+/// Findings for the next session after a refused batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalAnalysis {
     /// All findings so far.
     pub suspects: Suspects,
-    /// True if a finding is new, so that the next session will not fail in the same way.
+    /// Whether a finding is new, so that the next session fails differently.
     pub is_news: bool,
-    /// Number of records that the brokers refuse for good.
+    /// Records that the brokers refuse for good.
     pub refused: usize,
-    /// True if the topic takes records, but not such a batch. Smaller batches may help.
+    /// Whether smaller batches may help.
     pub is_of_the_batch: bool,
-    /// Wait before the next session, if the fault may be the brokers' own and temporary; otherwise
-    /// zero.
+    /// Wait before the next session, if the brokers may recover.
     pub wait: Duration,
 }
 
 impl Suspects {
-    /// Adds the findings of a session: `blamed` records (those for the topic `letters` are dead
-    /// letters), and the topic of a batch refused for its size without a conspicuous record.
+    /// Adds a session's findings. Blamed records of the topic `letters` are dead letters.
     pub(super) fn learn(
         &self,
         blamed: &[Blame],
@@ -144,12 +135,11 @@ impl Suspects {
         Ok(RefusalAnalysis { suspects, is_news, refused, is_of_the_batch, wait })
     }
 
-    /// Sets whether records may be rejected because of similar ones.
     pub(super) fn inferring(self, infers: bool) -> Self {
         Self { infers, ..self }
     }
 
-    /// Identifies each transaction as a row by its number, whatever its position.
+    /// Identifies each transaction by its number.
     pub(super) fn by_row(self) -> Self {
         let mut all = self.all;
         for suspect in all.values_mut() {
@@ -158,7 +148,7 @@ impl Suspects {
         Self { all, row: Some(Lsn::new(ROWS)), ..self }
     }
 
-    /// Begins a transaction. Returns the position that identifies its records.
+    /// Begins a transaction; returns the position that identifies its records.
     pub(super) fn begins(&mut self, lsn: Lsn, xid: u32) -> Lsn {
         match &mut self.row {
             None => lsn,
@@ -169,15 +159,15 @@ impl Suspects {
         }
     }
 
-    /// Every received row is marked, and will not be sent again.
+    /// Every received row is marked and will not be sent again.
     pub(super) fn marked(&mut self) {
         if self.row.is_some() && !self.all.is_empty() {
             self.all.retain(|_, suspect| !suspect.is_seen);
         }
     }
 
-    /// Everything that committed before `lsn` is settled, and will not be sent again. Records that
-    /// were only sent stay known, because they may be sent again.
+    /// Everything that committed before `lsn` is settled. Records that were only sent may be sent
+    /// again.
     pub(super) fn passed(&mut self, lsn: Lsn) {
         let first = self.all.first_key_value();
         if first.is_some_and(|(first, _)| first.commit_lsn < lsn) {
@@ -194,8 +184,7 @@ impl Suspects {
         self.all.is_empty() && self.inferred.is_empty()
     }
 
-    /// Whether a row's record is sent alone; an error if it is not sent. `times`: the row's times,
-    /// from which refusals are inferred.
+    /// Whether a row's record is sent alone; an error if it is not sent.
     #[inline]
     pub(super) fn judge(
         &mut self,
@@ -226,7 +215,7 @@ impl Suspects {
         };
         suspect.is_seen = true;
         let Some(rejection) = suspect.rejection.clone() else {
-            // Similar records may have been refused since it became a suspect.
+            // Similar records may have been refused since.
             return self.inferred.judge(record, times).map_or(Treatment::Alone, not_sent);
         };
         // Its timestamp is known only here.
@@ -323,7 +312,6 @@ impl Suspects {
         }
     }
 
-    /// True if this is the topic's first record sent alone.
     fn is_first_probe(&mut self, topic: &str) -> bool {
         if self.probed.len() >= PROBED_MAX {
             self.probed.clear();

@@ -1,9 +1,8 @@
-//! Builds a consumer's dead letter: why it could not process a record, and how often it failed.
+//! Builds the dead letter of a consumer that could not process a record.
 //!
-//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] (which parts are omitted) if the
-//! brokers refuse the full size. Output: the dead letter's headers, key and value; for a record
-//! that is sent again, headers with its history. Invariant: attempts and the time of the first
-//! failure are kept, however often the record is sent again. No I/O.
+//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] if the brokers refuse the full
+//! size. Output: headers, key and value. Attempts and the time of the first failure are kept,
+//! however often the record is sent again.
 
 use super::headers::{
     ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,
@@ -11,45 +10,42 @@ use super::headers::{
 };
 use super::{Header, StoredRecord, text};
 
-/// Bytes of the reason that a header keeps, because headers are for reading.
+/// Bytes of the reason that a header keeps.
 const REASON_BYTES_MAX: usize = 1_024;
 
-/// Number of the record's own headers that are kept if the others must go. The relay's id header
-/// comes first, whatever its name.
+/// Own headers kept if the others must go. The relay's id header comes first.
 const KEPT_HEADERS_MAX: usize = 16;
-/// Largest size of such a header, including its name.
+/// Largest size of a kept header.
 const KEPT_BYTES_MAX: usize = 256;
 
 /// Why a consumer set a record aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerFailure {
-    /// The consumer's name.
+    /// Name of the consumer.
     pub consumer: String,
-    /// Number of attempts, including those before it was sent again; 0 for a record that cannot be
-    /// parsed.
+    /// Attempts so far; 0 for a record that cannot be parsed.
     pub attempts: u32,
-    /// Milliseconds since the Unix epoch; sending the record again does not change it.
+    /// First failure, in Unix milliseconds.
     pub first_failed_ms: i64,
-    /// Milliseconds since the Unix epoch.
+    /// Last failure, in Unix milliseconds.
     pub failed_ms: i64,
 }
 
-/// Parts omitted from a dead letter whose full size the brokers refuse. Each step omits more; the
-/// parts remain in the original record.
+/// Parts omitted for the brokers' size limit. Each step omits more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truncation {
-    /// Nothing is omitted.
+    /// None.
     Nothing,
-    /// The value is omitted.
+    /// The value.
     Value,
-    /// Headers are omitted too, except the first 16 of at most 256 bytes.
+    /// Also headers, except the first 16 of at most 256 bytes.
     Headers,
-    /// The key is omitted too.
+    /// Also the key.
     Key,
 }
 
 impl Truncation {
-    /// The next step, if any.
+    /// The next step.
     pub const fn deeper(self) -> Option<Self> {
         match self {
             Self::Nothing => Some(Self::Value),
@@ -59,7 +55,7 @@ impl Truncation {
         }
     }
 
-    /// The remaining key and value.
+    /// Remaining key and value.
     pub fn rest(self, record: &StoredRecord) -> (Option<&[u8]>, Option<&[u8]>) {
         let key = record.key.as_deref().filter(|_| self != Self::Key);
         (key, record.value.as_deref().filter(|_| self == Self::Nothing))
@@ -76,8 +72,7 @@ impl Truncation {
 }
 
 impl ConsumerFailure {
-    /// The dead letter's headers: code, reason (without payload, cut to 1,024 bytes), and the
-    /// remaining headers of the record.
+    /// The dead letter's headers; the reason is cut to 1,024 bytes.
     pub fn headers(
         &self,
         (code, reason): (&str, &str),
@@ -111,9 +106,9 @@ impl ConsumerFailure {
         ours.into_iter().chain(mark).chain(own).collect()
     }
 
-    /// Adds the history from before the record was sent again. The first failure counts whichever
-    /// consumer wrote the dead letter, because all of the topic's consumers took the record when it
-    /// first arrived, and their markers depend on that time. Attempts belong to one consumer.
+    /// Adds the history from before the record was sent again. The first failure counts for all
+    /// consumers, because all took the record then, and their markers depend on that time. Attempts
+    /// belong to one consumer.
     #[must_use]
     pub fn after_all(self, record: &StoredRecord) -> Self {
         let Some(history) = History::of(&record.headers) else { return self };
@@ -125,8 +120,7 @@ impl ConsumerFailure {
         }
     }
 
-    /// The headers, before the mark, that carry the dead letter's history on a record that is sent
-    /// again.
+    /// History on a record that is sent again, before the mark.
     pub(super) fn history(&self) -> [Header; 3] {
         [
             text(CONSUMER_HEADER, self.consumer.as_str()),
@@ -136,8 +130,7 @@ impl ConsumerFailure {
     }
 }
 
-/// History of a record that was sent again: its last four headers, so that its own may have the
-/// same names.
+/// Last four headers of a record that was sent again; its own may have equal names.
 struct History<'h> {
     own: &'h [Header],
     consumer: &'h str,
@@ -170,7 +163,7 @@ fn is_small((name, value): &Header) -> bool {
     name.len() + value.as_ref().map_or(0, Vec::len) <= KEPT_BYTES_MAX
 }
 
-/// Cuts the reason between characters and joins its lines, because terminals show it.
+/// Terminals show it, so lines are joined.
 fn on_one_line(reason: &str) -> String {
     let kept = reason.get(..reason.floor_char_boundary(REASON_BYTES_MAX)).unwrap_or_default();
     kept.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
@@ -300,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_record_that_fails_again_keeps_its_first_failure_and_all_its_attempts() {
-        // The record's own header keeps its place even if its name is one of these.
+        // The record's own header keeps its place whatever its name.
         let own = vec![text(ATTEMPTS_HEADER, "99")];
         let mut record = record(own.clone());
         let (mut seen, mut expected) = (failure().after_all(&record), 5);
@@ -313,7 +306,6 @@ mod tests {
             let later = ConsumerFailure { first_failed_ms: 18, ..failure() };
             seen = later.clone().after_all(&record);
             expected += 5;
-            // Another consumer of the topic has made fewer attempts.
             let other = ConsumerFailure { consumer: "stock".into(), ..later }.after_all(&record);
             assert_eq!((other.first_failed_ms, other.attempts), (17, 5));
         }

@@ -1,9 +1,8 @@
-//! Parses a dead letter, and builds the record that is sent again from it.
+//! Parses a dead letter, and builds the record that is sent again.
 //!
-//! Input: a record of a dead-letter topic: headers that explain the failure, written by the relay
-//! or a consumer, then the record's own headers. Output: a [`DeadLetter`]; headers, partition and
-//! timestamp of the record that is sent again; the receipt that marks the dead letter as sent
-//! again. [`Note`] is the JSON that replaces a value that is too large. No I/O.
+//! Input: a record of a dead-letter topic: headers that explain the failure, then the record's own
+//! headers. Output: a [`DeadLetter`]; headers, partition and timestamp of the record to send; the
+//! receipt that marks the letter as sent again.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,82 +16,80 @@ use super::letter_source::LetterSource;
 use super::stored::first;
 use super::{Header, PartitionOffset, StoredRecord, text};
 
-/// Size limit of a note that replaces a body: an id of at most 1 KiB, six bytes per byte in JSON,
-/// and about 120 for the rest.
+/// Size limit of a note: an id of at most 1 KiB, six bytes per byte in JSON, and about 120 for the
+/// rest.
 const NOTE_BYTES_MAX: usize = 8 << 10;
 
-/// Bytes of ids and keys that a summary keeps, because a list is for finding.
 const SUMMARY_BYTES_MAX: usize = 256;
 
-/// A dead letter in its topic.
+/// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Position in the dead-letter topic.
+    /// Position.
     pub at: PartitionOffset,
-    /// Time of writing, in milliseconds since the Unix epoch.
+    /// Time of writing, in Unix milliseconds.
     pub timestamp_ms: Option<i64>,
-    /// The reason as a code.
+    /// Reason as a code.
     pub code: String,
-    /// The reason as a sentence.
+    /// Reason as a sentence.
     pub reason: String,
-    /// The row's intended topic, legal or not, if known; or the topic from which the consumer
-    /// received the record.
+    /// Intended topic of a row, legal or not; source topic of a message.
     pub topic: Option<String>,
-    /// The writer, and its details.
+    /// Writer, with its details.
     pub origin: DeadLetterOrigin,
-    /// The original record's key.
+    /// Original key.
     pub key: Option<Vec<u8>>,
-    /// The original record's value, or the relay's note if it was too large.
+    /// Original value, or the relay's note.
     pub value: Option<Vec<u8>>,
-    /// Size of the value; `None` for a null value.
+    /// Size of the value.
     pub value_bytes: Option<usize>,
-    /// The original record's headers, without the explanation. For a row, the first is its id.
+    /// Original headers; a row's id comes first.
     pub headers: Vec<Header>,
-    /// True if parts are missing because they were too large for the brokers.
+    /// Whether large parts are missing.
     pub is_cut: bool,
-    /// True if it was sent again and stored.
+    /// Whether a copy was sent and stored.
     pub is_retried: bool,
 }
 
 /// Writer of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadLetterOrigin {
-    /// The relay, for a row that could not be routed or that the brokers refused.
+    /// The relay: the row was not routable, or the record was refused.
     Relay {
-        /// The outbox table; `None` for a record that the brokers refused.
+        /// Outbox table; `None` for a refused record.
         table: Option<String>,
-        /// The row's position in the log.
+        /// Position in the log.
         lsn: Option<String>,
-        /// The row's stream; empty if an earlier version wrote the letter.
+        /// Stream; empty in letters of earlier versions.
         source: LetterSource,
-        /// The time that the row chose, in milliseconds since the Unix epoch.
+        /// Time that the row chose, in Unix milliseconds.
         timestamp_ms: Option<i64>,
-        /// Commit time, for a dead letter without a timestamp.
+        /// Commit time.
         commit_timestamp_ms: Option<i64>,
     },
-    /// A consumer, for a record that it could not process.
+    /// A consumer that could not process the record.
     Consumer {
-        /// Position of the record in its topic.
+        /// Position of the record.
         at: PartitionOffset,
-        /// Details of the failure.
+        /// Details.
         failure: ConsumerFailure,
     },
 }
 
-/// The relay's replacement for a body that is too large.
+/// The relay's replacement for a large body.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Note {
-    /// The row's id, if it is text and not too large.
+    /// The row's id, if it is short text.
     pub id: Option<String>,
-    /// Size of the body in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// SHA-256 of the body in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 
 impl DeadLetter {
-    /// Parses a record of a dead-letter topic; `None` if it is not a dead letter.
+    /// Parses a record; `None` if it is not a dead letter.
     pub fn read(record: StoredRecord) -> Option<Self> {
         let at = record.at();
         let StoredRecord { timestamp_ms, key, value, headers, .. } = record;
@@ -143,7 +140,7 @@ impl DeadLetter {
         Some(letter)
     }
 
-    /// The consumer's failure; `None` for the relay's letters.
+    /// The consumer's failure.
     pub const fn failure(&self) -> Option<&ConsumerFailure> {
         match &self.origin {
             DeadLetterOrigin::Consumer { failure, .. } => Some(failure),
@@ -151,7 +148,7 @@ impl DeadLetter {
         }
     }
 
-    /// The outbox table, if the relay names it.
+    /// The outbox table, if named.
     pub fn table(&self) -> Option<&str> {
         match &self.origin {
             DeadLetterOrigin::Relay { table, .. } => table.as_deref(),
@@ -159,7 +156,7 @@ impl DeadLetter {
         }
     }
 
-    /// The row's position in the log, if the relay names it.
+    /// The row's position, if named.
     pub fn lsn(&self) -> Option<&str> {
         match &self.origin {
             DeadLetterOrigin::Relay { lsn, .. } => lsn.as_deref(),
@@ -167,7 +164,7 @@ impl DeadLetter {
         }
     }
 
-    /// The row's stream, if the relay names it.
+    /// The row's stream, if named.
     pub const fn source(&self) -> Option<&LetterSource> {
         match &self.origin {
             DeadLetterOrigin::Relay { source, .. } => Some(source),
@@ -175,13 +172,12 @@ impl DeadLetter {
         }
     }
 
-    /// Text of an original header, for example `event_type`.
+    /// Text of an original header.
     pub fn header(&self, name: &str) -> Option<&str> {
         first(&self.headers, name).and_then(|value| str::from_utf8(value).ok())
     }
 
-    /// Id of the row or message; `None` for NULL, or if it was omitted for its size. The relay's id
-    /// header may have any name, and comes first.
+    /// Id of the row or message. The relay's id header may have any name, and comes first.
     pub fn id(&self) -> Option<&[u8]> {
         match &self.origin {
             DeadLetterOrigin::Relay { .. } => {
@@ -193,13 +189,12 @@ impl DeadLetter {
         }
     }
 
-    /// Event type from a header of the relay or CloudEvents.
+    /// Event type, from the relay's or CloudEvents' header.
     pub fn event_type(&self) -> Option<&str> {
         self.header("event_type").or_else(|| self.header("ce_type"))
     }
 
-    /// Reduces the letter for lists and plans: no value, no header except a row's id, only the
-    /// beginning of id and key.
+    /// Reduces the letter for lists: only the beginning of id and key.
     pub fn summarize(&mut self) {
         self.value = None;
         let id = self.id().map(beginning);
@@ -210,8 +205,7 @@ impl DeadLetter {
         self.key = self.key.as_deref().map(beginning);
     }
 
-    /// True if the value is exactly the relay's note, which keeps only size and checksum of a large
-    /// body.
+    /// True if the value is exactly the relay's note.
     fn is_note(&self) -> bool {
         let Some(value) = self.value.as_deref() else { return false };
         if value.len() > NOTE_BYTES_MAX {
@@ -226,8 +220,8 @@ impl DeadLetter {
         same_id && note.sha256.len() == 64 && is_exact
     }
 
-    /// Headers of the record to send again: its own, a row's position, a message's history so far,
-    /// and the mark. Older marks of a message are removed, because it may have failed before.
+    /// Headers of the record to send: its own, a row's position, a message's history, and the mark.
+    /// Older marks of a message are removed.
     pub fn headers_again(&self) -> Vec<Header> {
         let mark = retried(self.at);
         match &self.origin {
@@ -243,8 +237,7 @@ impl DeadLetter {
         }
     }
 
-    /// The required partition, if any. A message returns to its original partition, because later
-    /// records of its key go there.
+    /// The required partition. A message keeps its own, because later records of its key go there.
     pub const fn partition_again(&self) -> Option<i32> {
         match &self.origin {
             DeadLetterOrigin::Relay { .. } => None,
@@ -252,8 +245,8 @@ impl DeadLetter {
         }
     }
 
-    /// Timestamp of the record to send again: the row's own, or else the dead letter's; a message
-    /// gets the current time.
+    /// Timestamp of the record to send: the row's own, or else the letter's; a message gets the
+    /// current time.
     pub fn timestamp_again(&self, now_ms: i64) -> i64 {
         let DeadLetterOrigin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
             return now_ms;
@@ -268,7 +261,7 @@ impl DeadLetter {
 }
 
 impl DeadLetter {
-    /// An invented dead letter of the relay, for tests of readers.
+    /// A dead letter for tests.
     #[doc(hidden)]
     pub fn rejected(offset: i64, code: &str, reason: &str) -> Self {
         let headers = vec![
@@ -285,12 +278,12 @@ impl DeadLetter {
     }
 }
 
-/// The mark of a record that was sent again, and the only header of its receipt.
+/// The mark of a record that was sent again.
 pub fn retried(at: PartitionOffset) -> Header {
     text(RETRIED_HEADER, at.to_string())
 }
 
-/// The dead letter that a receipt covers. A receipt has a null value and only the mark.
+/// The dead letter that a receipt covers: a null value and only the mark.
 pub fn receipt_of(record: &StoredRecord) -> Option<PartitionOffset> {
     let [(name, Some(at))] = record.headers.as_slice() else { return None };
     let at = str::from_utf8(at).ok()?.parse().ok()?;
@@ -358,7 +351,6 @@ mod tests {
         let letter = read(&[relays(), source.headers(), times, own()], None);
         assert_eq!((letter.source(), letter.timestamp_again(99)), (Some(&source), 9));
         assert_eq!((letter.id(), &letter.headers), (Some(&b"7"[..]), &own()));
-        // A letter for a refused record names no table; a `no_route` letter names no topic.
         let bare = read(&[relays()[..2].to_vec(), own()[..1].to_vec()], None);
         assert_eq!((bare.table(), bare.lsn(), &bare.topic), (None, None, &None));
         assert_eq!(bare.headers, own()[..1]);
@@ -397,7 +389,7 @@ mod tests {
         let body = |id: &str| format!(r#"{{"id":"{id}","size":2000000,"sha256":"{sha256}"}}"#);
         let is_cut = |value: &str| read(&[relays(), own()], Some(value.as_bytes())).is_cut;
         assert!(is_cut(&body("7")));
-        // An application may send such values itself.
+        // An application may send such values.
         for own in [body("8"), body("7").replace(':', ": "), "{}".into(), "[".into()] {
             assert!(!is_cut(&own), "{own}");
         }

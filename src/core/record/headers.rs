@@ -1,42 +1,36 @@
 //! Names of the `postrider-..` headers with which dead letters explain a failure.
 //!
 //! A dead letter begins with them in a fixed order. The record's own headers follow, and may have
-//! the same names. `LSN_HEADER` also occurs on ordinary records; `RETRIED_HEADER` marks a record
-//! that was sent again from a dead letter. Also defines the error code of dead letters that are too
-//! large.
+//! equal names.
 
-/// The reason as a code. First header of every dead letter.
+/// Reason as a code. First header of every dead letter.
 pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
-/// The reason as a sentence. Second header of every dead letter.
+/// Reason as a sentence. Second header of every dead letter.
 pub const ERROR_HEADER: &str = "postrider-error";
-/// On the relay's dead letters: the outbox table, quoted as in SQL.
+/// A row's outbox table, quoted as in SQL.
 pub const TABLE_HEADER: &str = "postrider-table";
-/// A record's position in the log, on dead letters and, if configured, on every record. The
-/// position rises strictly with the records of a key, so a consumer can drop repeats by comparing
-/// bytes.
+/// Position in the log, on dead letters and, if configured, on every record. The text rises
+/// strictly with the records of a key, so a consumer can drop repeats.
 pub const LSN_HEADER: &str = "postrider-lsn";
-/// The purpose of a record whose row was read from its table and not from the log. Replaces
-/// [`LSN_HEADER`], because the row's log position is not known.
+/// Purpose of a record whose row was read from its table. Replaces [`LSN_HEADER`].
 pub const ORIGIN_HEADER: &str = "postrider-origin";
-/// A row's intended topic, or the topic from which a consumer received the record.
+/// A row's intended topic, or a message's topic.
 pub const TOPIC_HEADER: &str = "postrider-topic";
-/// On the relay's dead letters: system identifier of the row's cluster.
+/// System identifier of a row's cluster.
 pub const SYSTEM_HEADER: &str = "postrider-system";
-/// On the relay's dead letters: the row's database.
+/// A row's database.
 pub const DATABASE_HEADER: &str = "postrider-database";
-/// On the relay's dead letters: the stream's slot. Polled rows have none.
+/// The stream's slot, unless rows are polled.
 pub const SLOT_HEADER: &str = "postrider-slot";
-/// On the relay's dead letters: the stream's name, if the relay has several.
+/// The stream's name, if the relay has several.
 pub const STREAM_HEADER: &str = "postrider-stream";
-/// Timestamp of the row's own record, in milliseconds since the Unix epoch, if it differs from the
-/// commit's. The dead letter itself has the commit's time: brokers refuse future times, and
-/// retention removes old ones.
+/// Timestamp of the row's own record in Unix milliseconds, if it differs from the commit's. The
+/// letter has the commit's time: brokers refuse future times, and retention removes old ones.
 pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
-/// Commit time, in milliseconds since the Unix epoch, on a dead letter without a timestamp. Brokers
-/// whose clock disagrees with Postgres's refuse the timestamp.
+/// Commit time in Unix milliseconds, on a letter without a timestamp, for brokers whose clock
+/// disagrees with Postgres's.
 pub const COMMIT_TIMESTAMP_HEADER: &str = "postrider-commit-timestamp";
-/// Headers before the row's own headers on the relay's dead letters, in this order. Some in the
-/// middle may be missing.
+/// The relay's headers before the row's own, in this order. Some in the middle may be missing.
 pub const EXPLANATION_HEADERS: [&str; 11] = [
     ERROR_CODE_HEADER,
     ERROR_HEADER,
@@ -51,23 +45,23 @@ pub const EXPLANATION_HEADERS: [&str; 11] = [
     COMMIT_TIMESTAMP_HEADER,
 ];
 
-/// The consumer that could not process the record.
+/// Name of the consumer.
 pub const CONSUMER_HEADER: &str = "postrider-consumer";
-/// The partition from which a consumer received the record.
+/// Partition of a message.
 pub const PARTITION_HEADER: &str = "postrider-partition";
-/// The offset at which a consumer received the record.
+/// Offset of a message.
 pub const OFFSET_HEADER: &str = "postrider-offset";
-/// Number of attempts, including those before it was sent again.
+/// Attempts, including those before it was sent again.
 pub const ATTEMPTS_HEADER: &str = "postrider-attempts";
-/// Time of the very first failure, in milliseconds since the Unix epoch.
+/// Very first failure, in Unix milliseconds.
 pub const FIRST_FAILED_HEADER: &str = "postrider-first-failed-ms";
-/// Time of the last failure, in milliseconds since the Unix epoch.
+/// Last failure, in Unix milliseconds.
 pub const FAILED_HEADER: &str = "postrider-failed-ms";
-/// Marks a consumer's dead letter with missing parts; the value lists them with the reason.
+/// Parts missing in a consumer's dead letter, with the reason.
 pub const CUT_HEADER: &str = "postrider-cut";
 
-/// Marks a record that was sent again, and its receipt: the dead letter's partition and offset.
+/// Partition and offset of the dead letter that was sent again.
 pub const RETRIED_HEADER: &str = "postrider-retried";
 
-/// Code of the relay's dead letters whose body or other parts were omitted for their size.
+/// Code of the relay's letters that lack parts for their size.
 pub const TOO_LARGE_CODE: &str = "too_large";

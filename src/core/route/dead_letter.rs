@@ -1,11 +1,8 @@
-//! Builds the dead letter of a rejected row, or of a record that the brokers refused.
+//! Builds the dead letter of a rejected row or refused record.
 //!
-//! Input: the row and the rejection, or the record and the brokers' reason. Output: a record for
-//! the dead-letter topic, with the value that consumers would have received and headers that
-//! explain the failure; size and hash replace a value that is too large. [`untimed`] removes the
-//! timestamp of a letter that brokers refuse for its time. Invariant: the letter contains the row's
-//! id, up to 1 KiB, and omits oversized parts (otherwise G4 would not hold). It allocates, because
-//! dead letters are rare.
+//! The letter has the value that consumers would have received and headers that explain the
+//! failure. Size and hash replace a value that is too large. Every letter contains the row's id, up
+//! to 1 KiB, and omits oversized parts, or G4 would not hold.
 
 use serde::Serialize;
 
@@ -24,16 +21,14 @@ use crate::record::{
     LSN_HEADER, LetterSource, Note, ORIGIN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };
 
-/// Largest part that is kept of an oversized record, besides size and checksum of its value. Enough
-/// for ids, keys and traces, and with a usual number of headers far below any limit on message
-/// sizes.
+/// Largest kept part of an oversized record: enough for ids, keys and traces.
 const KEPT_PART_BYTES_MAX: usize = 1024;
 
 /// Columns of an oversized row for which size and checksum are reported.
 const CUTS_TOLD_MAX: usize = 16;
 
 /// Limit for the values of `postrider-topic`, `postrider-table` (a logical message's prefix has any
-/// length) and `postrider-error`: four times the longest legal topic name.
+/// length) and `postrider-error`: four times the longest topic name.
 const EXPLANATION_BYTES_MAX: usize = 1000;
 
 impl Router {
@@ -43,7 +38,7 @@ impl Router {
     }
 
     /// The dead letter of a rejected row. Unreadable values keep their wire bytes. A note replaces
-    /// a body that the brokers refused, or would refuse, as too large.
+    /// a body that is too large.
     pub fn dead_letter(
         &self,
         row: &OutboxRow<'_>,
@@ -53,7 +48,7 @@ impl Router {
         self.letter(row, rejection, topic, rejection.code == RejectionCode::TooLarge)
     }
 
-    /// A dead letter in which a note always replaces the body.
+    /// A dead letter with a note instead of the body.
     pub fn short_dead_letter(
         &self,
         row: &OutboxRow<'_>,
@@ -119,12 +114,12 @@ impl Router {
         self.fit(record, explained, is_short)
     }
 
-    /// Whether rows come from the log, and their positions with them.
+    /// True if rows come from the log.
     pub fn reads_log(&self) -> bool {
         self.origin == RowOrigin::Log
     }
 
-    /// The row's id for an audit line: as in its header, up to 1 KiB.
+    /// The row's id for an audit line, up to 1 KiB.
     pub fn id_of(&self, row: &OutboxRow<'_>) -> Option<String> {
         shown(row, &self.id)
     }
@@ -145,7 +140,7 @@ impl Router {
         })
     }
 
-    /// Digest of the consumer's payload; for a logical message, of its content.
+    /// Digest of the payload, or of a logical message's content.
     fn payload_digest(&self, row: &OutboxRow<'_>, excerpt: &Excerpt) -> Option<Digest> {
         if row.is_message()
             && let Some(content) = excerpt.cuts().first()
@@ -163,8 +158,7 @@ impl Router {
         Some(cut.bytea.filter(|_| is_bytea).unwrap_or(cut.sent))
     }
 
-    /// The dead letter of a refused record, whose transaction committed at `commit_ms`
-    /// (milliseconds since the Unix epoch).
+    /// The dead letter of a refused record, with its commit time in Unix milliseconds.
     pub fn dead_letter_of_refused(
         &self,
         refused: &OwnedRecord,
@@ -190,7 +184,7 @@ impl Router {
             headers,
             timestamp_ms: commit_ms,
         };
-        // The broker's limit may be lower than the configured one, so its verdict counts too.
+        // The broker's limit may be lower than the configured one.
         self.fit(record, explained, rejection.code == RejectionCode::TooLarge)
     }
 
@@ -198,8 +192,7 @@ impl Router {
         !row.is_message() && row.column(self.encoder.payload.slot) == Value::Absent
     }
 
-    /// Omits a dead letter's oversized parts. The first `explained` headers always stay; the next
-    /// one is the row's id.
+    /// Omits oversized parts, but not the first `explained` headers; the next header is the id.
     fn fit(&self, mut record: OwnedRecord, explained: usize, is_short: bool) -> OwnedRecord {
         let too_large = is_short || record.as_record().wire_size_max() > self.max_record_bytes;
         if !too_large {
@@ -217,7 +210,7 @@ impl Router {
 }
 
 /// Removes the timestamp, so that brokers accept the letter whatever their clock shows.
-/// `commit_ms`: commit time of the row's transaction, in milliseconds since the Unix epoch.
+/// `commit_ms`: the commit time in Unix milliseconds.
 pub fn untimed(mut letter: OwnedRecord, commit_ms: i64) -> OwnedRecord {
     let mut own = 0;
     for name in EXPLANATION_HEADERS {
@@ -228,7 +221,6 @@ pub fn untimed(mut letter: OwnedRecord, commit_ms: i64) -> OwnedRecord {
     letter
 }
 
-/// Omits long parts of the key and of the row's own headers.
 fn set_aside(record: &mut OwnedRecord, explained: usize) {
     let is_kept = |bytes: &Vec<u8>| bytes.len() <= KEPT_PART_BYTES_MAX;
     record.key = record.key.take().filter(is_kept);
@@ -281,8 +273,7 @@ fn to_json(value: &impl Serialize) -> Vec<u8> {
     json
 }
 
-/// A row without a known payload, as JSON: its columns by name, as Postgres prints them. A value
-/// without an equivalent in UTF-8 is printed like a bytea.
+/// Columns by name, as Postgres prints them; a value without an equivalent in UTF-8 like a bytea.
 fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
     let member = |(name, value): (&str, Option<(&[u8], Format)>)| {
         let text = value.map(|(bytes, format)| printed(bytes, format));
@@ -310,7 +301,7 @@ fn shown(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<String> {
     Some(printed(prefix(&rendered(row, source)?), format))
 }
 
-/// A column's bytes for Kafka, or its wire bytes if it is unreadable; `None` for a cut value.
+/// Bytes for Kafka, or unreadable wire bytes; `None` for a cut value.
 fn as_sent(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     if row.cut(source.slot).is_some() {
         return None;
@@ -318,7 +309,7 @@ fn as_sent(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     rendered(row, source)
 }
 
-/// Like [`Self::as_sent`], with the beginning of a cut value.
+/// Like [`as_sent`], with the beginning of a cut value.
 fn rendered(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     let value = row.column(source.slot);
     let mut scratch = Vec::new();

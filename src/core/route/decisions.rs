@@ -1,9 +1,8 @@
-//! Decides a row's topic and destination by the routing rules, and caches the decisions.
+//! Decides a row's topic and destination, and caches the decisions.
 //!
-//! Input: compiled rules (`Rule`), and the columns that rules and templates use. Output: a
-//! `Decision`: drop the row, or send it to a topic; or a rejection. For dead letters also the row's
-//! intended topic. Invariant: equal values always give equal decisions; the cache is bounded (G3).
-//! In steady state a row costs one look-up by its values, without expressions or name building.
+//! Input: rules and the consulted columns. Output: a `Decision` or a rejection; for dead letters
+//! the intended topic. Equal values give equal decisions; the cache is bounded (G3). In steady
+//! state a row costs one look-up.
 
 use std::collections::HashMap;
 
@@ -14,14 +13,13 @@ use super::template::TopicTemplate;
 use super::topics::TopicsSpec;
 use crate::outbox::{OutboxRow, glob};
 
-/// Cached decisions. Far more than a reasonable number of topics; bounds memory if a consulted
-/// column is unique per row (G3).
+/// Cached decisions; bounds memory if a consulted column is unique per row (G3).
 const REMEMBERED_MAX: usize = 1024;
 
-/// Longest cached value; bounds a decision's size.
+/// Longest cached value.
 const REMEMBERED_BYTES_MAX: usize = 512;
 
-/// Replaces the length for NULL and for a missing column.
+/// Length of NULL and of a missing column.
 const NO_VALUE: u32 = u32::MAX;
 
 const BY: usize = 0;
@@ -32,13 +30,13 @@ pub(super) enum Decision {
     Send { topic: TopicId, destination: usize },
 }
 
-/// Index of a topic's name; valid until the next decision.
+/// Valid until the next decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TopicId(usize);
 
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
-    /// Index of its column in `Decisions::consulted`.
+    /// Index in `Decisions::consulted`.
     pub(super) consulted: usize,
     pub(super) pattern: RulePattern,
     /// `None` drops the row.
@@ -53,7 +51,7 @@ pub(super) enum RulePattern {
 
 #[derive(Debug, Clone)]
 pub(super) struct RuleTopic {
-    /// Its own template, over its column; `None`: the default's.
+    /// `None`: the default's.
     pub(super) template: Option<TopicTemplate>,
     pub(super) destination: usize,
 }
@@ -64,9 +62,9 @@ pub(super) struct Decisions {
     topics: TopicsSpec,
     template: TopicTemplate,
     destination: usize,
-    /// The consulted columns, each once; the first is the default's.
+    /// The first is the default's.
     consulted: Vec<SourceColumn>,
-    /// Small and cleared when full, so a fast hash with possible collisions does no harm.
+    /// Small and cleared when full, so hash collisions do no harm.
     remembered: HashMap<Box<[u8]>, Decision, foldhash::fast::RandomState>,
     /// Index 0 is the last name that was not cached.
     names: Vec<String>,
@@ -74,7 +72,7 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    /// Starts without decisions. The default is `template` over the first column of `consulted`.
+    /// The default is `template` over the first consulted column.
     pub(super) fn new(
         rules: Vec<Rule>,
         topics: TopicsSpec,
@@ -158,8 +156,7 @@ impl Decisions {
         name
     }
 
-    /// The intended topic of a row, legal or not, if there is one; and the destination, the
-    /// default's if no rule's is known.
+    /// The intended topic, legal or not; and the destination, or else the default's.
     pub(super) fn intended(&self, row: &OutboxRow<'_>) -> (Option<String>, usize) {
         let nowhere = (None, self.destination);
         let Some(values) = self.values(row) else { return nowhere };
@@ -175,14 +172,13 @@ impl Decisions {
         (name, destination)
     }
 
-    /// True if no consulted value is cut. In a cut logical message, missing members may simply come
-    /// later.
+    /// In a cut logical message, missing members may come later.
     pub(super) fn sees_all_of(&self, row: &OutboxRow<'_>) -> bool {
         let is_cut = |source: &SourceColumn| row.cut(source.slot).is_some();
         row.excerpt().is_none() || !(row.is_message() || self.consulted.iter().any(is_cut))
     }
 
-    /// The consulted values; `None` if one is unreadable or cut.
+    /// `None` if a value is unreadable or cut.
     fn values(&self, row: &OutboxRow<'_>) -> Option<Vec<Option<Vec<u8>>>> {
         if self.consulted.iter().any(|source| row.cut(source.slot).is_some()) {
             return None;
@@ -195,7 +191,6 @@ impl Decisions {
         self.consulted.iter().map(&mut value).collect()
     }
 
-    /// Computes a decision and caches it under `key`.
     fn make(&mut self, values: &[Option<&[u8]>], key: &[u8]) -> Result<Decision, Rejection> {
         let choice = self.choose(values).map_err(|undecided| Rejection {
             code: RejectionCode::NoRoute,
@@ -210,7 +205,7 @@ impl Decisions {
         };
         let is_remembered = key.len() <= REMEMBERED_BYTES_MAX && values.iter().any(Option::is_some);
         if is_remembered && self.remembered.len() >= REMEMBERED_MAX {
-            // Clearing is rare and cheap, and admits a changed set of values.
+            // Clearing is cheap and admits a changed set of values.
             self.remembered.clear();
             self.names.truncate(1);
         }
@@ -266,14 +261,13 @@ impl Decisions {
     }
 }
 
-/// Result of the rules; `value` is the column to which the template applies.
+/// `value`: index of the column for the template.
 enum Choice<'a> {
     Drop,
     Send { template: &'a TopicTemplate, value: usize, destination: usize },
 }
 
-/// Value of a consulted column; `None` is NULL. A wrong index would let the rule match nothing, and
-/// its rows take another route.
+/// A wrong index would send rows another way, so it is a bug.
 fn value_at<'a>(values: &[Option<&'a [u8]>], number: usize) -> Option<&'a [u8]> {
     let Some(value) = values.get(number) else {
         unreachable!("the value of column {number} of {}", values.len());
@@ -281,7 +275,6 @@ fn value_at<'a>(values: &[Option<&'a [u8]>], number: usize) -> Option<&'a [u8]> 
     *value
 }
 
-/// Never [`NO_VALUE`]: no Postgres value is that long.
 fn length_of(value: &[u8]) -> u32 {
     match u32::try_from(value.len()) {
         Ok(length) if length < NO_VALUE => length,

@@ -1,9 +1,7 @@
-//! Defines [`Record`]: a Kafka record to send (topic, partition, key, value, headers, timestamp).
+//! Defines [`Record`], a Kafka record to send.
 //!
-//! A record borrows from the read buffer and the router's scratch buffer, without allocation in
-//! steady state. [`OwnedRecord`] is for the rare record that outlives its frame: dead letters and
-//! refused records. The module also defines a record's weight against the in-flight budget, its
-//! largest size on the wire, and a hash that identifies it when it is sent again.
+//! A record borrows from the read buffer and the router's scratch buffer. [`OwnedRecord`] outlives
+//! its frame.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -11,40 +9,37 @@ use smallvec::SmallVec;
 
 use super::trace::{TRACEPARENT_HEADER, TraceContext};
 
-/// Header name and value in wire order; `None` is Kafka's null value. Names may repeat. Eight fit
-/// inline, more spill to the heap.
+/// Header names and values in wire order; names may repeat. Eight fit inline.
 pub type Headers<'a> = SmallVec<[(&'a str, Option<&'a [u8]>); 8]>;
 
-/// Upper bound of the overhead of a record alone in its batch: 61 bytes of batch header and about
-/// 35 of lengths, offsets and timestamps (record format 2), rounded up.
+/// Upper bound for a record alone in its batch: 61 bytes of batch header and about 35 of lengths,
+/// offsets and timestamps (record format 2), rounded up.
 pub(super) const RECORD_OVERHEAD_BYTES: usize = 128;
 
-/// Upper bound of a header's overhead: two lengths of up to 5 bytes.
+/// Two lengths of up to 5 bytes.
 pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
 
-/// Marks a record without a timestamp, which brokers accept regardless of their clock
-/// (`NO_TIMESTAMP` of Kafka's record format 2).
+/// No timestamp, for brokers with any clock (`NO_TIMESTAMP` of record format 2).
 pub const NO_TIMESTAMP: i64 = -1;
 
 /// One Kafka record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// A legal topic name.
+    /// Legal topic name.
     pub topic: &'a str,
-    /// A fixed partition; `None`: the partitioner chooses by key.
+    /// `None`: the partitioner chooses.
     pub partition: Option<i32>,
-    /// `None` is the null key, which differs from an empty one.
+    /// `None`: the null key, which differs from an empty one.
     pub key: Option<&'a [u8]>,
-    /// `None` is a tombstone.
+    /// `None`: a tombstone.
     pub value: Option<&'a [u8]>,
-    /// In wire order.
+    /// Wire order.
     pub headers: Headers<'a>,
-    /// Milliseconds since the Unix epoch, from 0; or [`NO_TIMESTAMP`].
+    /// Unix milliseconds from 0, or [`NO_TIMESTAMP`].
     pub timestamp_ms: i64,
 }
 
-/// Hash that identifies a record when it is sent again. Headers and timestamp do not count, because
-/// the brokers' reports contain neither.
+/// Hash that recognises a record. The brokers' reports contain neither headers nor timestamp.
 pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, key, value).hash(&mut hasher);
@@ -52,7 +47,7 @@ pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 
 }
 
 impl Record<'_> {
-    /// Bytes that count against the in-flight budget: key, value and headers.
+    /// Bytes of key, value and headers, for the in-flight budget.
     pub fn weight(&self) -> usize {
         let header =
             |(name, value): &(&str, Option<&[u8]>)| name.len() + value.map_or(0, <[u8]>::len);
@@ -61,19 +56,19 @@ impl Record<'_> {
             + self.headers.iter().map(header).sum::<usize>()
     }
 
-    /// Largest uncompressed size on the wire in bytes, for comparison with message size limits.
+    /// Largest uncompressed size in bytes, for size limits.
     pub fn wire_size_max(&self) -> usize {
         RECORD_OVERHEAD_BYTES + self.headers.len() * HEADER_OVERHEAD_BYTES + self.weight()
     }
 
-    /// The trace in its `traceparent`, if valid.
+    /// Its valid `traceparent`.
     pub fn trace(&self) -> Option<TraceContext> {
         let mut headers = self.headers.iter();
         let (_, text) = headers.find(|(name, _)| *name == TRACEPARENT_HEADER)?;
         TraceContext::parse((*text)?)
     }
 
-    /// A copy that owns its bytes.
+    /// An owned copy.
     pub fn to_owned(&self) -> OwnedRecord {
         OwnedRecord {
             topic: self.topic.to_owned(),

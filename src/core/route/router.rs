@@ -1,10 +1,8 @@
 //! Makes the Kafka record of an outbox row, or explains why there is none.
 //!
 //! Input: a row. Output: a record that borrows the row and this router's scratch buffer; `None` if
-//! a rule drops the row; or a rejection for a dead letter. The router combines the results of the
-//! other files of `route`: topic, key, value, headers, partition, timestamp and size limit.
-//! [`position_text`] prints a row's position as text of fixed width, for the header with which
-//! consumers drop repeats.
+//! a rule drops the row; or a rejection. [`position_text`] prints the position with which consumers
+//! drop repeats.
 
 use super::cloudevents;
 use super::datetime;
@@ -29,13 +27,12 @@ pub(super) struct HeaderSource {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderContent {
-    /// Its value; NULL is a null value.
+    /// NULL is a null value.
     Column,
-    /// Its trace context under the header's name; omitted without one.
+    /// The trace context; omitted without one.
     Trace,
 }
 
-/// The part of a record that does not depend on its topic.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
     pub(super) key: SourceColumn,
@@ -58,7 +55,7 @@ pub struct Router {
     pub(super) letter_source: Vec<Header>,
     pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
     pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,
-    /// Parts of the last row in [`Router::route`]; reused, so that a row allocates nothing.
+    /// Parts of the last row; reused, so that a row allocates nothing.
     pub(super) found: Found,
 }
 
@@ -69,7 +66,6 @@ pub(super) struct Found {
     value: Part,
     key: Part,
     headers: Vec<Part>,
-    /// Headers without a column, after the id.
     attributes: Vec<(&'static str, Part)>,
     lsn: Part,
 }
@@ -81,15 +77,15 @@ struct Routed {
     timestamp_ms: i64,
 }
 
-/// Capacity kept between rows, so that one huge row does not hold its memory forever.
+/// Capacity kept between rows, so that a huge row does not hold its memory.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
 impl Router {
-    /// Makes a row's record, valid until the next row is routed; `None` if a rule drops the row.
+    /// Makes a row's record, valid until the next call; `None` if a rule drops the row.
     ///
     /// # Panics
     ///
-    /// If parts were not found for each header of the destination: a bug in this file.
+    /// If parts and headers do not agree: a bug in this file.
     pub fn route<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<Record<'a>>, Rejection> {
         let mut scratch = std::mem::take(&mut self.found.scratch);
         scratch.clear();
@@ -137,8 +133,8 @@ impl Router {
         Ok(Some(record))
     }
 
-    /// Prefers the reason that forbids sending the dead letter again: text in the database's
-    /// encoding, which consumers would misread. A cut letter is not sent again anyway.
+    /// Prefers the reason that forbids sending the letter again: consumers would misread text in
+    /// the database's encoding. A cut letter is not sent again anyway.
     #[cold]
     fn foremost(&self, row: &OutboxRow<'_>, found: Rejection) -> Rejection {
         if !row.has_untranslatable() {
@@ -203,7 +199,7 @@ impl Router {
         Ok(Some(Routed { topic, destination, partition, timestamp_ms }))
     }
 
-    /// Drops an oversized row if a rule certainly applies, and rejects it otherwise.
+    /// Drops an oversized row only if a rule certainly applies.
     #[cold]
     fn find_cut(
         &mut self,
@@ -338,19 +334,17 @@ impl HeaderSource {
     }
 }
 
-/// Length of [`position_text`]: 16 digits, the point, 10 digits.
 const POSITION_TEXT_BYTES: usize = 27;
 
-/// A position as text of fixed width, which sorts as bytes: 16 upper-case hexadecimal digits of the
-/// commit LSN, a point, 10 decimal digits of the row's index in its transaction, for example
-/// `000000016B374D84.0000000003`.
+/// A position that sorts as bytes: 16 upper-case hexadecimal digits of the commit LSN, a point, 10
+/// decimal digits of the row's index, for example `000000016B374D84.0000000003`.
 pub fn position_text(position: Position) -> [u8; POSITION_TEXT_BYTES] {
     let mut text = [b'.'; POSITION_TEXT_BYTES];
     let (lsn, rest) = text.split_at_mut(16);
     for (pair, byte) in lsn.chunks_exact_mut(2).zip(position.commit_lsn.get().to_be_bytes()) {
         pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 0xF)]);
     }
-    // A transaction of 10^10 rows would need terabytes of log; further rows would share a position.
+    // A transaction of 10^10 rows would need terabytes of log.
     let mut index = position.index.min(9_999_999_999);
     for digit in rest.iter_mut().skip(1).rev() {
         *digit = b'0' + (index % 10) as u8;

@@ -1,65 +1,61 @@
-//! Defines [`RouteSpec`]: the routing configuration, before compilation into a router.
+//! Defines [`RouteSpec`], the routing configuration before compilation.
 //!
-//! The spec names the columns of id, payload, key, headers and timestamp, the topic template, rules
-//! ([`RuleSpec`]) and formats; the default routes an outbox table as `setup` creates it.
-//! [`FieldSpec`] parses `column:name`. [`RouteSpecError`] explains why a routing cannot work for
-//! any row, with a hint for the operator.
+//! The default routes an outbox table as `setup` creates it. [`RouteSpecError`] explains why a
+//! routing cannot work for any row.
 
 use std::str::FromStr;
 
 use super::format::{EmptyPayload, EpochUnit, FormatSpec, MissingColumn};
 use super::topics::TopicsSpec;
 
-/// The router's settings. Built by the configuration, compiled by [`super::Router::compile`].
-/// Columns have the table's names.
+/// The router's settings, for [`super::Router::compile`]. Columns have the table's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// Column with the row's id, with which consumers recognise a repeat.
+    /// Column with the row's id.
     pub id: String,
-    /// Column whose bytes are the record's value.
+    /// Column of the record's value.
     pub payload: String,
     /// Column that decides the topic.
     pub by: String,
-    /// Pattern that the whole `by` value must match. Another value is itself the topic.
+    /// Pattern for the whole `by` value. A value that does not match is itself the topic.
     pub regex: String,
-    /// Topic name, with Java's `$1` or `${name}` for the groups of `regex`.
+    /// Topic, with Java's `$1` or `${name}` for groups of `regex`.
     pub topic: String,
     /// Allowed topics.
     pub topics: TopicsSpec,
-    /// Column whose bytes are the record's key.
+    /// Column of the record's key.
     pub key: String,
-    /// Columns sent as headers, in this order, after the id.
+    /// Columns sent as headers after the id.
     pub headers: Vec<FieldSpec>,
-    /// Integer column with the partition; NULL: the partitioner chooses.
+    /// Integer column with the partition.
     pub partition: Option<String>,
-    /// Columns that share the value with the payload: an object of `payload` and these.
+    /// Columns that share the value with `payload` in an object.
     pub envelope: Vec<FieldSpec>,
-    /// Integer column with the version of the envelope's schema.
+    /// Integer column with the envelope's schema version.
     pub schema_version: Option<String>,
-    /// Treatment of a table that lacks a column of `headers`, `envelope` or `partition`.
+    /// Treatment of a table that lacks one of these columns.
     pub missing_column: MissingColumn,
-    /// Exceptions; the first matching rule decides.
+    /// Exceptions; the first match decides.
     pub rules: Vec<RuleSpec>,
-    /// Formats of key, value and headers.
+    /// Formats.
     pub format: FormatSpec,
-    /// Column with the `type` of CloudEvents.
+    /// Column of CloudEvents' `type`.
     pub event_type: String,
-    /// Column with the `subject` of CloudEvents.
+    /// Column of CloudEvents' `subject`.
     pub subject: String,
-    /// Name of the header with the row's id.
+    /// Header of the row's id.
     pub id_header: String,
-    /// True if each record has its position in the header [`super::LSN_HEADER`].
+    /// Whether to send [`super::LSN_HEADER`].
     pub lsn_header: bool,
-    /// Source of the rows.
+    /// Source of rows.
     pub origin: RowOrigin,
-    /// Column sent as header [`super::TRACEPARENT_HEADER`], if the table has it and it is not NULL.
+    /// Column sent as [`super::TRACEPARENT_HEADER`], if present and not NULL.
     pub traceparent: Option<String>,
-    /// Source of the record's timestamp.
+    /// Source of timestamps.
     pub timestamp: TimestampSource,
     /// Treatment of an empty payload.
     pub empty_payload: EmptyPayload,
-    /// Size limit of a record in bytes: key, value, headers and framing, as
-    /// [`super::Record::wire_size_max`] counts.
+    /// Size limit in bytes, as [`super::Record::wire_size_max`] counts.
     pub max_record_bytes: usize,
 }
 
@@ -67,7 +63,7 @@ pub struct RouteSpec {
 const RECORD_BYTES_MAX: usize = 1_000_000;
 
 impl RouteSpec {
-    /// Sends everything to one topic. Dropped rows, keys, values and headers are unchanged.
+    /// Sends everything to one topic; nothing else changes.
     pub fn send_all_to(&mut self, topic: &str) {
         super::template::WHOLE_VALUE.clone_into(&mut self.regex);
         topic.clone_into(&mut self.topic);
@@ -110,25 +106,25 @@ impl Default for RouteSpec {
     }
 }
 
-/// Source of rows. A table's rows have no log position. Their records state the purpose in the
-/// header [`super::ORIGIN_HEADER`], unless all rows are polled.
+/// Source of rows. Records from a table state the purpose in [`super::ORIGIN_HEADER`], unless all
+/// rows are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RowOrigin {
     /// The log.
     #[default]
     Log,
-    /// The table, for rows older than the slot.
+    /// A table, for rows older than the slot.
     Backfill,
-    /// The table, for rows that are sent again.
+    /// A table, for rows sent again.
     Replay,
-    /// The table, for rows that a lost slot did not deliver.
+    /// A table, for rows that a lost slot did not deliver.
     Repair,
-    /// The table, for rows that wait in it.
+    /// A table, for polled rows.
     Poll,
 }
 
 impl RowOrigin {
-    /// Value of the header, if any.
+    /// The header's value.
     pub const fn header(self) -> Option<&'static str> {
         match self {
             Self::Log | Self::Poll => None,
@@ -139,17 +135,17 @@ impl RowOrigin {
     }
 }
 
-/// A column with a name: a header, or a member of the envelope. Written `column` or `column:name`.
+/// A header or envelope member, written `column` or `column:name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSpec {
     /// The column.
     pub column: String,
-    /// Name under which it is sent.
+    /// Name as sent.
     pub name: String,
 }
 
 impl FieldSpec {
-    /// A field with its column's name.
+    /// A field named like its column.
     pub fn of_column(column: &str) -> Self {
         Self { column: column.to_owned(), name: column.to_owned() }
     }
@@ -168,57 +164,56 @@ impl FromStr for FieldSpec {
     }
 }
 
-/// Treatment of rows whose `column` matches a pattern.
+/// Treatment of matching rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleSpec {
-    /// The consulted column. NULL matches nothing.
+    /// Column; NULL matches nothing.
     pub column: String,
-    /// The pattern.
+    /// Pattern.
     pub pattern: PatternSpec,
-    /// The treatment.
+    /// Treatment.
     pub action: RuleAction,
 }
 
-/// Pattern for a rule's whole value.
+/// Pattern for a whole value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatternSpec {
-    /// Text in which `*` stands for any characters and `?` for one.
+    /// Text with `*` and `?`.
     Glob(String),
-    /// Regular expression, whose groups the rule's topic may use.
+    /// Regular expression; the topic may use its groups.
     Regex(String),
 }
 
 /// Action of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleAction {
-    /// Drop the row on purpose.
+    /// Drop the row.
     Drop,
-    /// Deliver the row this way.
+    /// Deliver the row.
     Send(DestinationSpec),
 }
 
-/// Delivery of a rule's rows; `None` keeps the default.
+/// Delivery of a rule's rows; `None`: as by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DestinationSpec {
-    /// The topic, with groups of the rule's pattern.
+    /// Topic, with groups of the pattern.
     pub topic: Option<String>,
-    /// The key column.
+    /// Key column.
     pub key: Option<String>,
-    /// The headers after the id.
+    /// Headers after the id.
     pub headers: Option<Vec<FieldSpec>>,
-    /// The partition column.
+    /// Partition column.
     pub partition: Option<String>,
 }
 
 /// Source of a record's timestamp.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimestampSource {
-    /// Commit time of the row's transaction.
+    /// Commit time.
     Commit,
-    /// A column: `timestamptz`, `timestamp` (interpreted as UTC) or an integer. NULL: the commit
-    /// time.
+    /// `timestamptz`, `timestamp` (as UTC) or integer column. NULL: the commit time.
     Column {
-        /// The column.
+        /// Name.
         name: String,
         /// Unit of an integer column.
         unit: EpochUnit,
@@ -228,68 +223,68 @@ pub enum TimestampSource {
 /// A routing that cannot work for any row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteSpecError {
-    /// The pattern is not a regular expression that runs in bounded time.
+    /// The pattern does not compile, or not to bounded time.
     #[error("the route's regex does not compile: {reason}")]
     Regex {
-        /// The reason, with the character's position if known.
+        /// Reason.
         reason: String,
     },
-    /// The topic refers to a group that the pattern lacks.
+    /// The topic refers to a missing group.
     #[error("the topic `{topic}` refers to the group `{group}`, which the regex lacks")]
     UnknownGroup {
-        /// The topic template.
+        /// Topic template.
         topic: String,
-        /// The group's name or number.
+        /// Name or number.
         group: String,
-        /// The existing groups.
+        /// Existing groups.
         known: Vec<String>,
     },
-    /// A `$` or `\` that is not part of a reference.
+    /// A `$` or `\` is not part of a reference.
     #[error("the topic `{topic}` has a `{character}` at byte {offset} that begins nothing")]
     TopicSyntax {
-        /// The topic template.
+        /// Topic template.
         topic: String,
-        /// `$` or `\`.
+        /// The character.
         character: char,
-        /// Offset of the character.
+        /// Its offset.
         offset: usize,
     },
-    /// A fixed part of the topic contains an illegal character.
+    /// The topic contains an illegal character.
     #[error("the topic `{topic}` has the character `{character}`, which Kafka does not allow")]
     TopicCharacter {
-        /// The topic template.
+        /// Topic template.
         topic: String,
-        /// The first illegal character.
+        /// The character.
         character: char,
     },
     /// A field is not `column` or `column:name`.
     #[error("`{text}` is not of the form `column` or `column:name`")]
     FieldSyntax {
-        /// The field's text.
+        /// Text.
         text: String,
     },
     /// The format does not support an envelope.
     #[error("an envelope needs JSON around it, and the value's format is `{format}`")]
     Envelope {
-        /// The format's keyword.
+        /// Format.
         format: &'static str,
     },
-    /// Two members of one envelope share a name.
+    /// Two envelope members share a name.
     #[error("the envelope has the member `{name}` twice")]
     MemberTwice {
-        /// The member.
+        /// Member.
         name: String,
     },
-    /// An empty name.
+    /// A name is empty.
     #[error("the {what} is empty")]
     Empty {
-        /// The setting.
+        /// Setting.
         what: &'static str,
     },
 }
 
 impl RouteSpecError {
-    /// What the operator can do.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Regex { .. } => Some("the syntax is that of java.util.regex".to_owned()),

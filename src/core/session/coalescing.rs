@@ -1,14 +1,12 @@
-//! Read coalescing: reads the socket at once under light load, and in batches under heavy load.
+//! Reads the socket at once under light load, and in batches under heavy load.
 //!
-//! Input: the size and time of each read. Output: whether to process the buffer, or how long to
-//! wait before the next read. The caller reads the clock and sleeps.
+//! Input: size and time of each read. Output: whether to process the buffer, or the wait before the
+//! next read.
 //!
-//! Coalescing saves work in the server and the Kafka client, as measured (PostgreSQL 15, 2 cores).
-//! The walsender issues one `send` per message, each of which wakes an eager reader; a reader that
-//! sleeps 100-300 us under load halves the walsender's cost over TCP. The Kafka client's cost
-//! depends on the number of produce requests, and rows handed over in one burst share requests,
-//! whatever the linger. Only a sleep of the socket's own thread achieves this, not an event loop's
-//! timer.
+//! Measured with PostgreSQL 15 on 2 cores: the walsender issues one `send` per message, each of
+//! which wakes an eager reader. A reader that sleeps 100-300 us halves the walsender's cost over
+//! TCP, and rows handed over in one burst share produce requests. Only a sleep of the socket's own
+//! thread achieves this, not an event loop's timer.
 
 use std::time::Duration;
 
@@ -17,36 +15,33 @@ use crate::time::Instant;
 /// How the socket is read under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoalescingProfile {
-    /// Shortest wait between two reads. A unix socket's default buffer holds only a few hundred
-    /// small messages, so its wait is short.
+    /// Shortest wait between reads; short for a unix socket, whose buffer holds a few hundred
+    /// messages.
     pub delay: Duration,
-    /// Longest duration of a batch of reads.
+    /// Longest batch of reads.
     pub batch_max: Duration,
-    /// A batch of reads ends at this many buffered bytes.
+    /// Buffered bytes that end a batch.
     pub batch_bytes: usize,
 }
 
-/// Bytes per millisecond (about four small rows) below which immediate reads cost little and
-/// waiting would add latency. Above, wake-ups cost an eager reader 10 to 20 us per row, and the
-/// server as much.
+/// Bytes per millisecond (about four small rows) below which immediate reads cost little. Above,
+/// wake-ups cost an eager reader 10 to 20 us per row, and the server as much.
 const SLOW_BYTES_PER_MS: usize = 2 * 1024;
 /// Bytes per millisecond (about twenty small rows) above which batches are longer.
 const FAST_BYTES_PER_MS: usize = 10 * 1024;
-/// Rows of this age have already waited in the log, so a few milliseconds more do not matter. A
-/// larger clock difference costs one batch's latency at medium rates.
+/// Age of rows that have already waited in the log.
 const BEHIND: Duration = Duration::from_millis(100);
-/// Target size of a read: twenty small rows, sixty walsender messages, a third of a unix socket's
-/// default buffer.
+/// Target size of a read: twenty small rows, a third of a unix socket's default buffer.
 const READ_BYTES: usize = 12 * 1024;
-/// Window over which bytes are counted; longer than a batch's own rhythm.
+/// Counting window; longer than a batch's rhythm.
 const WINDOW: Duration = Duration::from_millis(4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SocketRead {
     pub(super) bytes: usize,
-    /// Unprocessed bytes, including these.
+    /// Including these.
     pub(super) buffered: usize,
-    /// Age of the newest processed transaction.
+    /// Age of the newest transaction.
     pub(super) lag: Duration,
 }
 
@@ -83,7 +78,6 @@ impl ReadCoalescing {
         Some(wait)
     }
 
-    /// Time until a read is worth its wake-up.
     fn until_filled(&self) -> Duration {
         let CoalescingProfile { delay, batch_max, .. } = self.profile;
         let filled_us = READ_BYTES * 1_000 / self.bytes_per_ms.max(1);
@@ -115,8 +109,7 @@ mod tests {
     const LIVE: Duration = Duration::from_millis(1);
     const OLD: Duration = Duration::from_secs(5);
 
-    /// Simulates a thousand reads of `bytes`, one every `step`, without processing, and returns the
-    /// answers.
+    /// Simulates a thousand reads, one every `step`.
     fn drive(
         reads: &mut ReadCoalescing,
         step: Duration,

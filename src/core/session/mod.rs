@@ -1,20 +1,17 @@
 //! One session: from the start of a replication stream to its end.
 //!
-//! Input: frames, the sink's confirmations, requests to stop, and the time. Output: records to the
-//! sink, the status update that is due, what to wait for ([`Next`]), and how the session ended. The
-//! session reads no clock and never waits, so seeds simulate the shipped code in virtual time.
+//! Input: frames, confirmations, requests, and the time. Output: records to the sink, the status
+//! update that is due, what to wait for ([`Next`]), and how the session ended.
 //!
 //! Invariants:
-//! * a [`StatusUpdate`] names only a position that the pipeline has settled and, if progress is
-//!   stored in Kafka, that the stored progress covers (G1, G6);
-//! * an ending session reads no further than the open transaction and the unconfirmed rows of
-//!   earlier sessions; it ends once everything is confirmed and acknowledged, or at its deadline,
-//!   which is an error after a request to stop (G8);
-//! * a paused session takes no frame, keeps its stream, and repeats its position to the server;
+//! * a [`StatusUpdate`] names only a position that is settled and covered by stored progress, if
+//!   progress is stored in Kafka (G1, G6);
+//! * an ending session reads only the open transaction and the unconfirmed rows of earlier
+//!   sessions; it ends once everything is confirmed and acknowledged, or at its deadline (G8);
+//! * a paused session takes no frame and repeats its position;
 //! * while there is no room the socket is not read, so TCP holds the server back (G3).
 //!
-//! A session passes nothing to the next. After any error it is dropped as a whole, and Postgres
-//! sends unacknowledged rows again.
+//! After any error the session is dropped, and Postgres sends unacknowledged rows again.
 //!
 //! ```text
 //!   loop {
@@ -28,8 +25,8 @@
 //!       session.next(..)                  wait and read, then session.has_read(now, ..)
 //!   }
 //! ```
-//! If a frame must end the relay, the caller calls [`Session::stop_reading`]. After a read between
-//! two frames it calls [`Session::has_refilled`].
+//! If a frame must end the relay, call [`Session::stop_reading`]; after a read between two frames,
+//! [`Session::has_refilled`].
 
 mod audit;
 mod burst;
@@ -72,41 +69,37 @@ pub use phase::End;
 pub use request::{ControlRequest, Draining, Requested};
 pub use stall::{StallDetector, Stalled};
 
-/// Longest wait for the socket while records are unconfirmed, so that a delivery report is noticed
-/// within a millisecond.
+/// Longest wait for the socket while delivery reports are outstanding.
 const CONFIRM_TICK: Duration = Duration::from_millis(1);
-/// Poll interval while a Kafka transaction ends; the socket is emptied as often.
 const COMMIT_TICK: Duration = Duration::from_micros(300);
-/// Longest wait while nothing is outstanding, so that a request to stop is noticed.
+/// Longest wait while nothing is outstanding but a request to stop may arrive.
 const IDLE_TICK: Duration = Duration::from_millis(50);
-/// Rows older than this are many, or wait for something. Throughput then matters more than latency.
+/// Age of rows above which throughput matters more than latency.
 const BEHIND: Duration = Duration::from_millis(250);
-/// Longest wait for the brokers if Postgres shuts down. Postgres's `fast` stop waits for the stream
-/// to close.
+/// Longest wait for the brokers while Postgres shuts down: its `fast` stop waits for the stream.
 const SERVER_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 /// A status update for Postgres.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusUpdate {
-    /// Everything up to this position is settled.
+    /// Settled position.
     pub settled: Lsn,
-    /// True if the server must answer at once.
+    /// Whether the server must answer.
     pub ask_reply: bool,
 }
 
 /// What to do before the next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Read, and wait at most this long for input; then call [`Session::has_read`].
+    /// Read, and wait at most this long; then call [`Session::has_read`].
     Read(Duration),
-    /// Wait this long, then read what has arrived: a Kafka transaction ends, and early reads save
-    /// waiting later.
+    /// Wait this long while a Kafka transaction ends, then read.
     Refill(Duration),
-    /// Wait this long without reading: there is no room (G3), or no frame is wanted.
+    /// Wait this long without reading.
     Wait(Duration),
 }
 
-/// The state of a session. The module documentation has the order of calls.
+/// A session; the module documentation has the order of calls.
 #[derive(Debug)]
 pub struct Session {
     pipeline: Pipeline,
@@ -122,14 +115,13 @@ pub struct Session {
     sink_is_full: bool,
     coalescing: ReadCoalescing,
     liveness: Liveness,
-    /// True if no further frame can be taken. The session ends after it has drained.
     stops_reading: bool,
     reading: Reading,
     owed: Owed,
 }
 
 impl Session {
-    /// Starts a session. `owed`: the unconfirmed records of earlier sessions.
+    /// Starts a session. `owed`: unconfirmed records of earlier sessions.
     pub fn new(
         pipeline: Pipeline,
         limits: Limits,
@@ -168,7 +160,7 @@ impl Session {
         &self.pipeline
     }
 
-    /// The session's pipeline, for draining its samples.
+    /// The pipeline, for draining its samples.
     pub const fn pipeline_mut(&mut self) -> &mut Pipeline {
         &mut self.pipeline
     }
@@ -178,8 +170,7 @@ impl Session {
         &self.limits
     }
 
-    /// Applies a request from outside to the phase. `Some`: the session has begun to end, or has
-    /// less time.
+    /// Applies a request. `Some`: the session has begun to end, or has less time.
     pub fn request<E>(
         &mut self,
         now: Now,
@@ -200,7 +191,7 @@ impl Session {
             ControlRequest::ServerShutdown => End::ServerShutdown,
         };
         let grace = match self.phase {
-            // Earlier sessions have used part of the grace period since the signal.
+            // Earlier sessions have used part of the grace period.
             Phase::Streaming => self.limits.grace.saturating_sub(asked.told_for),
             Phase::Ending { .. } => self.limits.grace,
         };
@@ -208,9 +199,8 @@ impl Session {
         Ok(self.head_for(end, grace, now))
     }
 
-    /// Takes no further frame, because the next row needs a human, or arrives in another way. The
-    /// session confirms and acknowledges what it sent, then ends with `end`. `Some`: the session
-    /// has begun to end for this reason.
+    /// Takes no further frame. The session confirms and acknowledges what it sent, then ends with
+    /// `end`. `Some`: it begins to end for this reason.
     pub fn stop_reading(&mut self, end: End, now: Now) -> Option<Draining> {
         self.stops_reading = true;
         match self.phase {
@@ -236,8 +226,7 @@ impl Session {
         !sink.has_enough() || self.pipeline.is_open()
     }
 
-    /// Takes the stream's next frame; see [`Pipeline::frame`]. After [`Handled::Full`] no frame is
-    /// taken until [`Session::next`].
+    /// Takes the next frame. After [`Handled::Full`], call [`Session::next`] first.
     #[inline]
     pub fn frame<S: Sink>(
         &mut self,
@@ -271,8 +260,7 @@ impl Session {
         sink: &mut S,
     ) -> Result<(), SessionError<S::Error>> {
         let polled = sink.poll(now.at, &mut self.confirmations);
-        // Stored records stay stored, even if the sink failed since. The next session need not
-        // repeat them.
+        // Records stay stored even if the sink failed since, and need not be repeated.
         let mut confirmations = std::mem::take(&mut self.confirmations);
         if sink.is_observed() {
             self.pipeline.tell_commits(&confirmations, sink);
@@ -285,8 +273,8 @@ impl Session {
         polled.map_err(SessionError::Sink)
     }
 
-    /// Sends the dead letters of refused records, and reports the session's progress to the sink.
-    /// Call it between two frames, after all confirmations are booked.
+    /// Sends dead letters of refused records, and reports progress to the sink. Call it between two
+    /// frames, after all confirmations are booked.
     pub fn advance<S: Sink>(
         &mut self,
         now: Now,
@@ -311,21 +299,21 @@ impl Session {
         }
     }
 
-    /// Results for refused records since the last call; each becomes a log line.
+    /// Results for refused records since the last call.
     pub fn drain_audit(&mut self) -> std::vec::Drain<'_, Audit> {
         self.audit.drain(..)
     }
 
-    /// The position that Postgres may be told: everything up to it is confirmed and, if progress is
-    /// stored, covered by stored progress. Upholds G1, G6.
+    /// The position that Postgres may be told: confirmed and, if progress is stored, covered by it.
+    /// Upholds G1, G6.
     pub fn settled(&self, sink: &impl Sink) -> Lsn {
         let settled = self.pipeline.settled();
         sink.kept().map_or(settled, |kept| settled.min(kept))
     }
 
-    /// The status update to send now. One is due when the server asks, after too long a silence,
-    /// within the status interval of an advance, and almost at once if nothing else is in flight.
-    /// After its own silence the session asks the server for a reply. Upholds G1, G5.
+    /// The status update to send now: when the server asks, after a silence, within the status
+    /// interval of an advance, and almost at once if nothing else is in flight. After its own
+    /// silence the session asks the server for a reply. Upholds G1, G5.
     ///
     /// # Panics
     ///
@@ -344,7 +332,7 @@ impl Session {
         if !(advanced || self.reply_now || heartbeat) {
             return None;
         }
-        // The awaited position may lie after the last published change, so request a keepalive.
+        // The awaited position may lie after the last published change.
         let awaited = self.limits.until.is_some_and(|(until, _)| settled < until);
         let ask_reply = heartbeat || awaited || settled < self.owed.until();
         if ask_reply {
@@ -354,15 +342,14 @@ impl Session {
         Some(StatusUpdate { settled, ask_reply })
     }
 
-    /// The status for a session that ends because of a record, which the next session would repeat;
-    /// `None` if nothing is acknowledged.
+    /// The last status of a session that ends because of a record.
     pub fn final_status(&self, sink: &impl Sink) -> Option<StatusUpdate> {
         let settled = self.settled(sink);
         self.limits.acknowledge.then_some(StatusUpdate { settled, ask_reply: false })
     }
 
-    /// Whether the session has ended. At its stop position the session stops taking transactions,
-    /// and confirms everything sent beyond, because the next run would repeat it.
+    /// The end, if the session has ended. At its stop position it confirms everything sent beyond,
+    /// because the next run would repeat it.
     pub fn ended<S: Sink>(
         &mut self,
         now: Now,
@@ -388,8 +375,7 @@ impl Session {
             return Ok(None);
         }
         match end {
-            // Stored rows may end within a transaction, and new routes must not apply to its rest.
-            // Upholds G6.
+            // New routes must not apply to the rest of a transaction stored in part. Upholds G6.
             End::Reconfigured if sink.may_end_within() && !self.stops_reading => Ok(None),
             End::ServerShutdown | End::ModeOver | End::Reconfigured => Ok(Some(end)),
             _ if self.stops_reading => Ok(Some(end)),
@@ -397,7 +383,7 @@ impl Session {
         }
     }
 
-    /// What to do before the next turn. If no frame is wanted, none is read, because it may be the
+    /// What to do before the next turn. An unwanted frame is not read, because it may be the
     /// stream's end.
     pub fn next<S: Sink, E>(
         &mut self,
@@ -418,16 +404,14 @@ impl Session {
             let is_idle = self.is_paused() && self.unconfirmed() == 0;
             return Ok(Next::Wait(if is_idle { IDLE_TICK } else { CONFIRM_TICK }));
         }
-        // The frame arrived while a Kafka transaction ended, or remained from a burst, so it need
-        // not wait.
         if self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames) && has_frame()? {
             return Ok(Next::Read(Duration::ZERO));
         }
         Ok(Next::Read(if self.unconfirmed() > 0 { CONFIRM_TICK } else { IDLE_TICK }))
     }
 
-    /// Handles a read of `bytes` bytes, with `buffered` bytes now. Returns the wait before the next
-    /// read; `None`: process the buffer.
+    /// Handles a read of `bytes` bytes, with `buffered` now. Returns the wait before the next read;
+    /// `None`: process the buffer.
     pub fn has_read<E>(
         &mut self,
         now: Now,
@@ -450,8 +434,8 @@ impl Session {
         self.allows_frames(sink) && self.pipeline.has_room() && sink.takes_records()
     }
 
-    /// An ending session still reads the open transaction to its commit, which would otherwise be
-    /// repeated in part, and the unconfirmed rows of earlier sessions.
+    /// An ending session reads the open transaction to its commit, which would otherwise be
+    /// repeated in part.
     fn allows_frames(&self, sink: &impl Sink) -> bool {
         let is_open = || self.pipeline.is_open() && !self.may_end_within(sink);
         let owes = || self.pays() && self.pipeline.reached().end < self.owed.until();
@@ -462,21 +446,19 @@ impl Session {
         allows && !self.stops_reading
     }
 
-    /// True if an ending session may end within a transaction: not if new routes would apply to the
-    /// rest.
+    /// New routes must not apply to the rest of a transaction.
     fn may_end_within(&self, sink: &impl Sink) -> bool {
         let is_replaced = matches!(self.phase, Phase::Ending { end: End::Reconfigured, .. });
         sink.may_end_within() && !is_replaced
     }
 
-    /// True if a transaction is stored in part, perhaps by an earlier session. It must be stored
-    /// completely before the routes change.
+    /// True if a transaction is stored in part and must be complete before the routes change.
     fn is_in_pieces(&self, sink: &impl Sink) -> bool {
         let is_replaced = matches!(self.phase, Phase::Ending { end: End::Reconfigured, .. });
         is_replaced && sink.may_end_within() && self.pipeline.reached().part.is_some()
     }
 
-    /// True while the operator pauses the session. Waiting for room does not count.
+    /// True while the operator pauses the session.
     pub fn is_paused(&self) -> bool {
         self.reading == Reading::Paused && self.phase == Phase::Streaming
     }

@@ -1,12 +1,9 @@
-//! Counts across sessions the records that were sent and that Postgres would send again after a
-//! stop.
+//! Counts the records that Postgres would send again after a stop.
 //!
-//! A relay that stops must know whether the next start would repeat anything. Input: how each
-//! session ended, and how far any relay acknowledged the slot. Output: [`Owed`]: the number of
-//! unconfirmed records, and the position whose acknowledgement settles them. Invariant: a record
-//! counts as confirmed only if this relay or its successor confirmed it (G8). With exactly-once
-//! delivery nothing is owed once a later producer has fenced the session's own: its open
-//! transaction is aborted, and its rows are sent like any others.
+//! Input: how each session ended, and how far any relay acknowledged the slot. Output: [`Owed`]. A
+//! record counts as confirmed only if this relay or its successor confirmed it (G8). With
+//! exactly-once delivery nothing is owed once a later producer has fenced the session's own,
+//! because its open transaction is aborted.
 
 use super::Session;
 use crate::lsn::Lsn;
@@ -16,15 +13,14 @@ use crate::sink::Sink;
 /// Records that Postgres would send again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owed {
-    /// Position that settles the debt.
     until: Lsn,
     records: u64,
 }
 
 impl Owed {
-    /// The debt after another session, which settled everything up to `settled`, sent everything
-    /// before `reached`, and left `unconfirmed` records. If a transaction was sent in part and its
-    /// end was not read, even its confirmed records would be sent again.
+    /// The debt after a session that settled up to `settled`, sent everything before `reached`, and
+    /// left `unconfirmed` records. A transaction sent in part is sent again with its confirmed
+    /// records.
     ///
     /// # Panics
     ///
@@ -35,27 +31,25 @@ impl Owed {
         if unconfirmed == 0 && reached.part.is_none() {
             return rest;
         }
-        // A settled position beyond the open transaction's commit has settled that transaction.
+        // A settled position beyond its commit has settled the open transaction.
         let until = reached.part.map_or(reached.end, |part| part.commit_lsn.next());
         assert!(until > settled, "what is unconfirmed lies beyond what is settled");
         Self { until: until.max(rest.until), records: unconfirmed.max(rest.records) }
     }
 
-    /// The debt after a session that acknowledged the commit at `last_row` without knowing whether
-    /// Postgres received it.
+    /// The debt after an acknowledgement of `last_row` that Postgres may not have received.
     #[must_use]
     pub fn told(self, last_row: Lsn) -> Self {
         Self { until: self.until.max(last_row.next()), ..self }
     }
 
-    /// The debt at a server whose log lacks the delivered rows beyond `end`, which cannot be sent
-    /// again.
+    /// The debt at a server whose log lacks the delivered rows beyond `end`.
     #[must_use]
     pub fn lost_after(self, end: Lsn) -> Self {
         Self { until: self.until.min(end), ..self }
     }
 
-    /// The remaining debt once everything up to `position` is confirmed.
+    /// The debt once everything up to `position` is confirmed.
     #[must_use]
     pub fn settled(self, position: Lsn) -> Self {
         if position >= self.until { Self::default() } else { self }
@@ -66,31 +60,29 @@ impl Owed {
         self == Self::default()
     }
 
-    /// The position that settles the debt.
+    /// Position that settles the debt.
     pub const fn until(self) -> Lsn {
         self.until
     }
 
-    /// Number of records, as a lower bound.
+    /// Minimum number of records.
     pub const fn records(self) -> u64 {
         self.records
     }
 }
 
 impl Session {
-    /// Records of this and earlier sessions that the next start would repeat.
+    /// Records that the next start would repeat.
     pub fn owed(&self, sink: &impl Sink) -> Owed {
         let reached = self.pipeline.reached();
-        // An open transaction is not repeated if nothing of it was sent, or if progress counts its
-        // rows.
+        // An open transaction is not repeated if nothing was sent, or if progress counts its rows.
         let is_repeated = !self.pipeline.may_end_here() && !sink.may_end_within();
         let part = reached.part.filter(|_| is_repeated || self.unconfirmed() > 0);
         self.owed.after(self.pipeline.settled(), Mark { part, ..reached }, self.unconfirmed())
     }
 
-    /// The debt when the session ends: unconfirmed records, and acknowledged rows whose
-    /// acknowledgement Postgres may not have received. A partly delivered transaction is not
-    /// acknowledged.
+    /// The debt when the session ends: unconfirmed records, and rows whose acknowledgement Postgres
+    /// may not have received.
     pub fn leaves(&self, sink: &impl Sink) -> Owed {
         let owed = self.owed(sink);
         let settled = self.settled(sink);
@@ -121,7 +113,6 @@ mod tests {
         assert!(clean.is_nothing());
         let owed = after(clean, 100, at(120), 7);
         assert_eq!((owed.records(), owed.until()), (7, Lsn::new(120)));
-        // A session that ended earlier, or sent less, changes nothing.
         assert_eq!(after(owed, 0, at(0), 0), owed);
         assert_eq!(after(owed, 110, at(115), 3), owed);
         assert_eq!(after(owed, 120, at(130), 2).records(), 2);
@@ -132,7 +123,6 @@ mod tests {
     fn g8_rows_of_an_open_transaction_are_owed_until_its_commit_is_settled() {
         let part = Some(PartialTransaction { commit_lsn: Lsn::new(500), rows: 1 });
         let owed = after(Owed::default(), 200, Mark { part, ..at(200) }, 1);
-        // A keepalive may settle everything before the transaction.
         assert_eq!(after(owed, 250, at(250), 0), owed);
         assert_eq!(after(owed, 500, at(500), 0), owed);
         assert!(after(owed, 560, at(560), 0).is_nothing());

@@ -1,60 +1,55 @@
-//! Defines the requests from outside: run, end because of new routes, close the stream for a server
-//! shutdown, drain (confirm what is in flight, then exit) and abort.
+//! Requests from outside to a session.
 //!
-//! [`Requested`] combines the most urgent request with the time since the stop request, and decides
-//! whether the relay must end between two sessions. [`Draining`] gives the log the number of
-//! records for which an ending session waits. A pause does not end the session: it keeps its stream
-//! but stops taking frames.
+//! [`Requested`] decides whether the relay must end between sessions. A paused session keeps its
+//! stream but takes no frames.
 
 use std::time::Duration;
 
 use super::owed::Owed;
 
-/// Shortest streaming time before a session ends for new routes, so that repeated reloads do not
-/// stop delivery. Nothing is delivered between two sessions, which takes 0.1 s, and up to a second
-/// with transactions.
+/// Shortest streaming time before new routes end a session, so that repeated reloads do not stop
+/// delivery: a change of sessions takes 0.1 s, up to a second with transactions.
 const RECONFIGURES_AFTER: Duration = Duration::from_secs(2);
 
-/// A request to a session from outside.
+/// A request to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ControlRequest {
     /// Continue.
     Run,
-    /// The routes changed. Read the open transaction to its end, confirm what is in flight, and end
-    /// for a session with the new routes. There is no time limit if a transaction would otherwise
-    /// be routed in two ways.
+    /// End for new routes, after the open transaction. There is no time limit if a transaction
+    /// would otherwise be routed in two ways.
     Reconfigure,
-    /// Postgres is shutting down. Confirm what is in flight within seconds, close the stream, and
-    /// reconnect in a new session. Otherwise a `fast` stop of the server would wait.
+    /// Postgres is shutting down, and a `fast` stop waits for the stream: confirm within seconds,
+    /// close, reconnect.
     ServerShutdown,
-    /// Confirm what is in flight within the grace period, acknowledge it, then exit.
+    /// Confirm within the grace period, acknowledge, exit.
     Drain,
-    /// End now. The next run delivers unconfirmed rows again.
+    /// End now; unconfirmed rows are repeated.
     Abort,
 }
 
-/// All requests from outside.
+/// All requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requested {
-    /// The most urgent request.
+    /// Most urgent request.
     pub request: ControlRequest,
-    /// True if Postgres is shutting down, whatever else is requested.
+    /// Whether Postgres is also shutting down.
     pub server_stops: bool,
-    /// Time since the request to stop; zero without one.
+    /// Time since the request to stop.
     pub told_for: Duration,
-    /// True if nothing may be read until further notice.
+    /// Whether nothing may be read.
     pub is_paused: bool,
 }
 
 impl Requested {
-    /// The request that applies to a session after this streaming time.
+    /// The request for a session after this streaming time.
     #[must_use]
     pub fn of_session(self, streamed: Duration) -> Self {
         let is_early = self.request == ControlRequest::Reconfigure && streamed < RECONFIGURES_AFTER;
         Self { request: if is_early { ControlRequest::Run } else { self.request }, ..self }
     }
 
-    /// True after a request to stop if nothing is left to confirm or no time remains.
+    /// True if nothing is left to confirm after a request to stop, or no time remains.
     pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
         match self.request {
             ControlRequest::Run | ControlRequest::Reconfigure | ControlRequest::ServerShutdown => {
@@ -66,12 +61,12 @@ impl Requested {
     }
 }
 
-/// An ending session, reported when it starts to end or gets less time.
+/// A session that starts to end, or gets less time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draining {
-    /// Unconfirmed records, including those sent by earlier sessions.
+    /// Unconfirmed records of all sessions.
     pub unconfirmed: u64,
-    /// Time limit for their confirmation.
+    /// Time limit.
     pub grace: Duration,
 }
 

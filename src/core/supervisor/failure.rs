@@ -1,9 +1,7 @@
 //! Defines the types that tell the supervisor how a session failed and what it left.
 //!
-//! [`SessionFailure`] and [`SinkFault`] classify errors by the supervisor's next action. The caller
-//! maps the errors of its libraries to them and keeps their texts. [`RefusedBatch`] holds what the
-//! brokers refused, [`RefusalConsequence`] the effect on the next session, and [`Left`] what a
-//! session leaves: unconfirmed records, positions, and whether it did useful work.
+//! [`SessionFailure`] and [`SinkFault`] classify errors by the supervisor's next action; the caller
+//! keeps the texts.
 
 use std::time::Duration;
 
@@ -11,103 +9,103 @@ use crate::lsn::Lsn;
 use crate::pipeline::{Blame, RefusalAnalysis};
 use crate::session::Owed;
 
-/// The reason why a session ended, or could not start.
+/// Why a session ended, or could not start.
 #[derive(Debug, Clone, Copy)]
 pub enum SessionFailure<'a> {
-    /// A temporary failure, which does not predict the next session.
+    /// A temporary failure.
     Transient,
-    /// Another process holds the slot.
+    /// The slot is held.
     Held,
     /// The server was silent for too long.
     Silent,
-    /// The message at this position of the log is unreadable.
+    /// The message at this position is unreadable.
     Unreadable(Lsn),
     /// The producer failed.
     Sink(SinkFault),
-    /// The brokers refused a batch because of some of its records.
+    /// The brokers refused a batch.
     Refused(RefusedBatch<'a>),
-    /// A peer refused the login. The source's state and the stored data remain unknown.
+    /// A peer refused the login.
     Barred {
-        /// The peer that refused.
+        /// The peer.
         by: Peer,
-        /// True if the next attempt reads the secret again, and so may present another one.
+        /// Whether the next attempt reads the secret again.
         secret_can_change: bool,
     },
-    /// Only a human can help, or no time is left.
+    /// Only a human can help, or time is up.
     Final,
 }
 
 /// A server that the relay connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// PostgreSQL, the source of rows.
+    /// PostgreSQL.
     Source,
-    /// Kafka, the destination of records.
+    /// Kafka.
     Sink,
 }
 
 /// How a producer's failure affects the next session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SinkFault {
-    /// The brokers are unreachable, or temporarily refuse the relay.
+    /// The brokers are unreachable, or refuse the relay for a while.
     Outage,
     /// The relay may not write to a topic. The next session does not wait for it.
     Forbidden,
-    /// The failure may repeat if a session sends the same records.
+    /// The same records may fail again.
     Fatal,
-    /// Records did not reach the brokers in time. The failure may repeat.
+    /// Records were late, and may be again.
     Late,
-    /// The brokers refused a batch. The failure may repeat.
+    /// The brokers refused a batch.
     Refused,
 }
 
 impl SinkFault {
-    /// True if the failure may repeat with the same records, without any outage.
+    /// True if the same records may fail again without an outage.
     pub(super) const fn may_repeat(self) -> bool {
         matches!(self, Self::Fatal | Self::Late | Self::Refused)
     }
 
-    /// True if the next session acts differently, so that it need not wait.
+    /// True if the next session acts differently and need not wait.
     pub(super) const fn is_met_otherwise(self) -> bool {
         matches!(self, Self::Forbidden | Self::Refused)
     }
 }
 
-/// One or several refused batches.
+/// Refused batches.
 #[derive(Debug, Clone, Copy)]
 pub struct RefusedBatch<'a> {
     /// The session's analysis.
     pub analysis: &'a RefusalAnalysis,
-    /// Records that may be the cause.
+    /// Possible causes.
     pub records: &'a [Blame],
-    /// New limit for the batch size in bytes, because no record stood out.
+    /// New batch limit in bytes, because no record stood out.
     pub batch_bytes: Option<u32>,
 }
 
-/// The effect of a refused batch.
+/// Effect of a refused batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusalConsequence {
-    /// New limit for the batches of all topics, in bytes.
+    /// New batch limit for all topics, in bytes.
     pub smaller_batches: Option<u32>,
-    /// True if the next session will not fail in the same way.
+    /// Whether the next session fails differently.
     pub is_news: bool,
-    /// Topics whose settings may explain the refusal. Query them before the next session.
+    /// Topics whose settings to query before the next session.
     pub unexplained: Vec<String>,
 }
 
-/// The state that a session leaves.
+/// What a session leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Left {
-    /// Records of all sessions so far that the next start would repeat.
+    /// Records that the next start would repeat.
     pub owed: Owed,
-    /// Everything up to this position is confirmed, according to the last session that streamed.
+    /// Position up to which everything is confirmed.
     pub settled: Lsn,
-    /// Everything up to this position was received.
+    /// Position up to which everything was received.
     pub received: Lsn,
-    /// Duration of useful streaming.
+    /// Useful streaming time.
     pub useful: Duration,
-    /// True if this session or an earlier one streamed.
+    /// Whether any session has streamed.
     pub has_streamed: bool,
-    /// True if the sink accepted the login of this session or an earlier one.
+    /// Whether the sink has accepted any login.
     pub sink_let_in: bool,
 }

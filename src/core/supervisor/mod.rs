@@ -1,34 +1,16 @@
 //! Decides what happens between two sessions: whether the next one starts, when, and in which mode.
 //!
 //! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), the slot's
-//! position, requests from outside, and the time. Output: what to do next ([`NextAction`]), and the
-//! parameters of the next session ([`SessionStart`]). [`SupervisorPolicy`] holds the limits. No I/O
-//! and no clock, so seeds simulate a relay's whole life in virtual time.
+//! position, requests, and the time. Output: [`NextAction`] and [`SessionStart`].
 //!
 //! Invariants:
 //! * a stop is clean only if everything that any session sent is confirmed (G8);
-//! * a transient failure causes a pause that grows until a session has done useful work; a definite
-//!   failure ends the relay;
-//! * a few sessions that end at one unreadable message of the log end the relay, because no pause
-//!   helps;
-//! * a refused login ends a relay that logged in before only after refusals have lasted for the
-//!   limit; it ends a first start at once, unless another secret may help;
-//! * a session that would end like the last one because of a refused record is not repeated
-//!   unchanged: records are sent alone, or in smaller batches, until the one at fault is found
-//!   (G4);
-//! * the relay waits for a slot that another process holds, if so configured.
-//!
-//! ```text
-//!   loop {
-//!       match supervisor.next(now, ..) {
-//!           NextAction::Begin(_) => run a session with supervisor.start(now, ..),
-//!                             and tell supervisor.ended(now, ..)
-//!           NextAction::Wait(time) => wait
-//!           NextAction::Standby(every) => look at the slot that often, then supervisor.slot_is_free(now)
-//!           NextAction::End(conclusion) => leave the loop
-//!       }
-//!   }
-//! ```
+//! * a transient failure causes a pause that grows until a session has done useful work;
+//! * a few sessions that end at one unreadable message end the relay, because no pause helps;
+//! * a refused login ends a first start at once, unless another secret may help; it ends a relay
+//!   that logged in before only after the limit;
+//! * after a refused record, sessions send records alone or in smaller batches until the faulty one
+//!   is found (G4).
 
 mod failure;
 mod login_retry;
@@ -54,45 +36,41 @@ use unreadable::{SESSIONS_MAX, UnreadableMessage};
 pub use failure::{Left, Peer, RefusalConsequence, RefusedBatch, SessionFailure, SinkFault};
 pub use mode::{ModeKind, SessionMode, SlotPosition};
 
-/// Longest delay until a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
-/// Interval at which a standby checks the slot: short enough to take over well within a second.
+/// Interval at which a standby checks the slot, so that it takes over well within a second.
 const STANDBY_TICK: Duration = Duration::from_millis(200);
-/// Streaming time after which a session counts as healthy.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// Limits the pause after a session that made progress to this fraction of its streaming time. If
-/// sessions end every few seconds, pauses would otherwise grow until rows wait longer than they
-/// flow.
+/// Limits the pause to this fraction of the streaming time. If sessions end every few seconds,
+/// pauses would otherwise exceed that time.
 const PAUSE_PART: u32 = 8;
 
 /// The operator's settings.
 #[derive(Debug, Clone, Copy)]
 pub struct SupervisorPolicy {
-    /// Pauses after failed sessions.
+    /// Pauses after failures.
     pub backoff: Backoff,
     /// Time without progress after which the relay gives up; zero: never.
     pub give_up_after: Duration,
-    /// Time for which refused logins are retried; zero: the first refusal ends the relay.
+    /// Time for which refused logins are retried; zero: none.
     pub login_give_up_after: Duration,
-    /// Time limit for confirmations, counted from the first request to stop.
+    /// Time limit for confirmations after the first request to stop.
     pub grace: Duration,
-    /// True if the relay waits for a slot that another process holds.
+    /// Whether the relay waits for a slot that is held.
     pub wait_for_slot: bool,
-    /// False for `run --dry-run`, which acknowledges nothing.
+    /// False for `run --dry-run`.
     pub acknowledge: bool,
 }
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextAction {
-    /// Begin a session. `Some`, once: a request to stop came while no session ran, and at least
-    /// this many records are unconfirmed.
+    /// Begin a session. `Some`: a stop was requested between sessions, and so many records are
+    /// unconfirmed.
     Begin(Option<u64>),
-    /// Wait at most this long, then ask again.
+    /// Wait at most this long.
     Wait(Duration),
-    /// Check the slot at this interval until it is free, or until a stop is requested; then call
-    /// [`Supervisor::slot_is_free`].
+    /// Check the slot at this interval until it is free; then call [`Supervisor::slot_is_free`].
     Standby(Duration),
     /// The relay ends.
     End(Conclusion),
@@ -101,18 +79,18 @@ pub enum NextAction {
 /// How the relay ended, if no session failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conclusion {
-    /// Stopped on request, with everything confirmed.
+    /// Stopped, with everything confirmed.
     Stopped,
     /// Everything requested is delivered.
     CaughtUp,
-    /// Stopped on request, after the grace period expired.
+    /// Stopped after the grace period expired.
     GraceExpired {
-        /// Number of unconfirmed records.
+        /// Unconfirmed records.
         records: u64,
     },
     /// Ended at once on request.
     Aborted {
-        /// Number of unconfirmed records.
+        /// Unconfirmed records.
         records: u64,
     },
 }
@@ -120,29 +98,29 @@ pub enum Conclusion {
 /// The consequence of a session's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterSession {
-    /// The session ended normally: call [`Supervisor::next`].
+    /// Call [`Supervisor::next`].
     GoOn,
-    /// Postgres is shutting down. Another session begins after a pause.
+    /// Postgres is shutting down; another session begins after a pause.
     ServerShutdown,
     /// Another session begins after a pause.
     Retry {
-        /// Failed sessions before this one, since one did useful work.
+        /// Failures since a session did useful work.
         failures: u32,
     },
-    /// Another session sends the refused records in another way.
+    /// Another session sends the refused records differently.
     SendDifferently,
     /// The relay waits for the slot.
     Standby,
-    /// The slot is held, and the relay does not wait for it.
+    /// The slot is held by another process.
     SlotHeld,
     /// No progress for longer than allowed.
     GaveUp {
-        /// Time without progress.
+        /// Duration.
         quiet: Duration,
     },
-    /// Too many sessions ended at one unreadable message of the log. The relay ends.
+    /// Too many sessions ended at one unreadable message of the log.
     Unreadable {
-        /// Number of these sessions, including this one.
+        /// Sessions, including this one.
         sessions: u32,
     },
     /// The relay ends with the session's error.
@@ -152,13 +130,13 @@ pub enum AfterSession {
 /// Parameters of the next session.
 #[derive(Debug, Clone)]
 pub struct SessionStart {
-    /// Limits of the session.
+    /// The session's limits.
     pub limits: Limits,
-    /// The mode, if it is not the usual one.
+    /// An unusual mode.
     pub mode: Option<SessionMode>,
-    /// Records that the brokers refused.
+    /// Refused records.
     pub suspects: Suspects,
-    /// The largest batch in bytes, if it differs from the configuration.
+    /// Largest batch in bytes, if not as configured.
     pub batch_bytes: Option<u32>,
     /// Unconfirmed records of earlier sessions.
     pub owed: Owed,
@@ -167,7 +145,7 @@ pub struct SessionStart {
 #[derive(Debug, Clone, Copy)]
 enum Waiting {
     Nothing,
-    /// The length of a pause, and its end once it has started.
+    /// Length, and end once it has started.
     Pause(Duration, Option<Instant>),
     Standby,
     ForEver(Conclusion),
@@ -176,35 +154,31 @@ enum Waiting {
 /// Peers that accepted the relay before. A later refusal is not a configuration mistake.
 #[derive(Debug, Clone, Copy, Default)]
 struct LetIn {
-    /// True if the relay streamed, or saw another relay stream.
+    /// Also true if the relay saw another relay stream.
     source: bool,
     sink: bool,
 }
 
-/// Decides what happens between two sessions.
+/// The state between sessions.
 #[derive(Debug)]
 pub struct Supervisor {
     policy: SupervisorPolicy,
     waiting: Waiting,
-    /// State of the pauses' random numbers, so that relays that failed together do not return
-    /// together.
+    /// Seed of the pauses, so that relays that failed together do not return together.
     draw: u64,
     /// Failed sessions since one did useful work.
     failures: u32,
     last_progress: Instant,
     settled: Lsn,
     owed: Owed,
-    /// True if the stop was requested before the last session ended. The following pause is not cut
+    /// True if the stop was requested before the last session ended. The pause is then not cut
     /// short.
     was_told: bool,
-    /// True if the stop was requested between two sessions, and the relay continues for the owed
-    /// records.
+    /// True if the stop was requested between sessions, and owed records remain.
     settling: bool,
     has_streamed: bool,
     let_in: LetIn,
-    /// The position that `--once` must reach; set when the relay first reaches Postgres.
     target: Option<Lsn>,
-    /// Mode up to a position, if it is not the usual one.
     mode: Option<SessionMode>,
     narrowing: RepeatedFailures,
     refusals: Refusals,
@@ -214,8 +188,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Creates the supervisor of a starting relay. `draw`: a random number that differs between
-    /// relays.
+    /// Creates the supervisor of a starting relay. `draw`: a random number.
     pub fn new(policy: SupervisorPolicy, draw: u64, now: Instant) -> Self {
         Self {
             policy,
@@ -257,7 +230,7 @@ impl Supervisor {
                     return NextAction::Wait(PAUSE_TICK.min(*wait));
                 }
                 if now < until {
-                    // Records must be confirmed, and time is short.
+                    // Time is short.
                     self.failures = 0;
                 }
                 self.waiting = Waiting::Nothing;
@@ -320,15 +293,12 @@ impl Supervisor {
         (verdict, None)
     }
 
-    /// Forgives the failure of a session that worked for a while: the next pause is short again. A
-    /// session that reached a new position was accepted everywhere, so its pause depends on its
-    /// streaming time.
+    /// Shortens the next pause after a useful session.
     fn forgive(&mut self, now: Instant, left: Left) {
         let is_healthy = left.useful >= HEALTHY_AFTER;
         if is_healthy || left.settled > self.settled {
             (self.login_retry, self.last_progress) = (LoginRetry::default(), now);
             let within = self.policy.backoff.failures_within(left.useful / PAUSE_PART);
-            // This end counts as one more failure.
             let kept = within.map_or(self.failures, |within| within.saturating_sub(1));
             self.failures = if is_healthy { 0 } else { self.failures.min(kept) };
         }
@@ -355,8 +325,7 @@ impl Supervisor {
     fn failed(&mut self, failure: SessionFailure<'_>, left: Left, now: Instant) -> AfterSession {
         match failure {
             SessionFailure::Final => return AfterSession::Final,
-            // After it has streamed, the slot's holder is most likely the rest of the relay's own
-            // session.
+            // The holder is most likely the rest of the relay's own last session.
             SessionFailure::Held if !self.policy.wait_for_slot && !self.has_streamed => {
                 return AfterSession::SlotHeld;
             }
@@ -390,7 +359,6 @@ impl Supervisor {
         self.retry(now)
     }
 
-    /// Selects another mode if the next session would otherwise fail like this one.
     fn narrow(&mut self, fault: SinkFault, left: Left) {
         self.mode = self.narrowing.after(fault, self.mode, left.settled, left.received);
         if fault.is_met_otherwise() {
@@ -406,7 +374,6 @@ impl Supervisor {
         self.pause()
     }
 
-    /// Starts a pause, which grows with each failure.
     fn pause(&mut self) -> AfterSession {
         let failures = self.failures;
         self.failures = failures.saturating_add(1);
@@ -416,8 +383,7 @@ impl Supervisor {
         AfterSession::Retry { failures }
     }
 
-    /// The conclusion after a signal: clean only if every record of every session is confirmed.
-    /// Upholds G8.
+    /// The conclusion after a signal: clean only if every record is confirmed. Upholds G8.
     fn stopped(&self, request: ControlRequest) -> Conclusion {
         let records = self.owed.records();
         match request {
@@ -432,8 +398,8 @@ impl Supervisor {
         (self.waiting, self.last_progress) = (Waiting::Nothing, now);
     }
 
-    /// Reports the slot's position, if it exists. The next session sends a long backlog in larger
-    /// batches, unless a failed session requires another mode.
+    /// Reports the slot's position. A long backlog selects larger batches, unless a failure
+    /// requires another mode.
     pub fn slot_reaches(&mut self, slot: Option<SlotPosition>) {
         if let Some(slot) = slot {
             self.owed = self.owed.settled(slot.confirmed);
@@ -444,12 +410,12 @@ impl Supervisor {
         }
     }
 
-    /// The position that `--once` must reach, if known.
+    /// The position set by [`Supervisor::end_at`].
     pub const fn target(&self) -> Option<Lsn> {
         self.target
     }
 
-    /// Sets the position after which the relay ends.
+    /// Sets the position that `--once` must reach.
     pub const fn end_at(&mut self, target: Lsn) {
         self.target = Some(target);
     }
@@ -460,7 +426,6 @@ impl Supervisor {
     }
 }
 
-/// Next number of a SplitMix64 sequence.
 const fn split_mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

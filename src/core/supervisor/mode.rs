@@ -1,10 +1,8 @@
-//! Chooses the next session's mode, which changes how records are sent up to a log position.
+//! Chooses a session's mode, which changes how records are sent up to a position.
 //!
-//! Modes: `Backlog` (larger batches, while the slot is far behind), `Small` (less in flight, after
-//! records did not reach the brokers in time) and `Cautious` (single records, so that the next
-//! refusal names one). Input: how far behind the slot is when a session begins, and how sessions
-//! end. Output: a [`SessionMode`], which the caller turns into producer settings. Invariant:
-//! sessions that keep ending at one position because of the producer lead to `Cautious` (G4).
+//! Input: how far behind the slot is, and how sessions end. Output: a [`SessionMode`], which the
+//! caller turns into producer settings. Sessions that keep ending at one position because of the
+//! producer lead to `Cautious` (G4).
 
 use super::failure::SinkFault;
 use crate::lsn::Lsn;
@@ -12,32 +10,29 @@ use crate::lsn::Lsn;
 /// A backlog of this size takes seconds, so a row's wait for its batch does not matter.
 const BACKLOG_BYTES: u64 = 64 << 20;
 
-/// Limit on the log that the server may decode again when the session after the backlog begins. An
-/// open transaction holds `restart_lsn` back. If decoding took longer, another backlog would build
-/// up and such sessions would never end.
+/// Log that the server may decode again after the backlog. If decoding took longer, another backlog
+/// would build up each time.
 const DECODED_AGAIN_BYTES_MAX: u64 = 128 << 20;
 
-/// Position of a replication slot.
+/// A slot's positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotPosition {
-    /// `restart_lsn`: each session decodes the log from here.
+    /// `restart_lsn`, where decoding starts.
     pub restart: Lsn,
-    /// `confirmed_flush_lsn`: the relays have acknowledged the log up to here.
+    /// `confirmed_flush_lsn`.
     pub confirmed: Lsn,
     /// End of the server's log.
     pub log_end: Lsn,
 }
 
-/// How a session differs from the usual one.
+/// Difference from a usual session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModeKind {
-    /// Larger batches, because many old rows wait.
+    /// Larger batches for many old rows.
     Backlog,
-    /// Less in flight, because records did not reach the brokers in time and may exceed their
-    /// throughput.
+    /// Less in flight, because records were late.
     Small,
-    /// Single records, because sessions end at one position without a known cause. The next refusal
-    /// then names the record.
+    /// Single records, so that the next refusal names one.
     Cautious,
 }
 
@@ -55,9 +50,9 @@ impl ModeKind {
 /// A mode and the position where it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionMode {
-    /// Difference from a usual session.
+    /// Difference.
     pub kind: ModeKind,
-    /// Position where the mode ends.
+    /// End of the mode.
     pub until: Lsn,
 }
 
@@ -68,7 +63,7 @@ impl SessionMode {
         (is_long && is_near).then_some(Self { kind: ModeKind::Backlog, until: slot.log_end })
     }
 
-    /// True if a session's failure requires this mode.
+    /// True if a failure requires this mode.
     pub(super) const fn is_for_an_end(self) -> bool {
         matches!(self.kind, ModeKind::Small | ModeKind::Cautious)
     }
@@ -84,13 +79,12 @@ pub(super) struct RepeatedFailures {
     ended: u32,
 }
 
-/// Sessions that may end at one position, for a reason that names no record, before single records
-/// are sent. A broker's replacement can end two.
+/// Sessions that may end at one position before single records are sent. A broker's replacement can
+/// end two.
 const ENDS_MAX: u32 = 3;
 
 impl RepeatedFailures {
-    /// The mode required after a session that failed with `fault`, settled everything up to
-    /// `settled` and received up to `received`.
+    /// The mode required after a session failed with `fault`.
     pub(super) fn after(
         &mut self,
         fault: SinkFault,
@@ -165,7 +159,7 @@ mod tests {
         assert_eq!(kinds, [None, None, cautious, cautious, cautious, cautious]);
     }
 
-    /// For example, throttling brokers: 24 MiB in one Kafka transaction took longer than allowed.
+    /// Throttling brokers took longer than allowed for 24 MiB in one Kafka transaction.
     #[test]
     fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
         let mut narrowing = RepeatedFailures::default();

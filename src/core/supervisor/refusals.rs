@@ -1,11 +1,9 @@
-//! Remembers across sessions what the brokers refused, so that the next session does not fail in
-//! the same way.
+//! Remembers what the brokers refused, so that the next session does not fail in the same way.
 //!
-//! Input: a [`RefusedBatch`] (which records may be at fault, by the session's analysis), and how
-//! far the session settled. Output: the records that need another treatment ([`Suspects`]), a
-//! smaller largest batch, topics whose settings may explain the refusal, and whether to start the
-//! next session at once. Invariant: batches become smaller only for a topic that stores single
-//! records, and for an hour at a time (G4).
+//! Input: a [`RefusedBatch`], and how far the session settled. Output: [`Suspects`], a smaller
+//! largest batch, topics whose settings may explain the refusal, and whether to start the next
+//! session at once. Batches become smaller only for a topic that stores single records, and for an
+//! hour (G4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,29 +14,24 @@ use crate::mutants::{self, Mutant};
 use crate::pipeline::{Blame, RefusalAnalysis, RefusalCause, Suspects};
 use crate::time::Instant;
 
-/// Time for which the batches of all topics are limited to the limit of one topic. After that a
-/// session may probe the limit again.
+/// Time for which all batches respect one topic's limit. Later sessions may probe it again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     suspects: Suspects,
     small_batches: Option<SmallBatches>,
-    /// Topics that refused something, with the time when their settings were queried.
+    /// Refusing topics, with the time when their settings were queried.
     topics: BTreeMap<String, Instant>,
-    /// The position settled by the last session that learned something, and the number of sessions
-    /// since that settled nothing more and found no refused record.
+    /// Position settled by the last fruitful session, and the sessions since.
     fruitless: (Lsn, u32),
 }
 
-/// Fruitless sessions that may follow each other without a pause. A record that is sent alone takes
-/// at most ten.
+/// Fruitless sessions that need no pause. A record that is sent alone takes at most ten.
 const FRUITLESS_MAX: u32 = 20;
 
-/// Remembered topics. After that all are forgotten and queried again.
 const TOPICS_MAX: usize = 1_000;
-/// Age after which a topic's settings are queried again when it refuses something, because they may
-/// have changed.
+/// Age of settings to query again, because they may have changed.
 const SETTINGS_AGE: Duration = Duration::from_secs(10);
 const ASKED_MAX: usize = 10;
 
@@ -56,15 +49,14 @@ impl Refusals {
         self.suspects.clone()
     }
 
-    /// The largest batch (bytes) of a session that begins now, if it differs from the
-    /// configuration.
+    /// Largest batch in bytes for a session that begins now.
     pub(super) fn batch_bytes(&mut self, now: Instant) -> Option<u32> {
         self.small_batches.take_if(|small| now - small.since >= SMALL_BATCHES_FOR);
         self.small_batches.map(|small| small.bytes)
     }
 
-    /// Merges the result of a session that settled up to `settled`. The result is news unless the
-    /// next session would fail in the same way, or too many such sessions were fruitless.
+    /// Merges a session's result. The result is news unless the next session would fail in the same
+    /// way, or too many were fruitless.
     pub(super) fn learn(
         &mut self,
         refused: &RefusedBatch<'_>,
@@ -88,8 +80,7 @@ impl Refusals {
         }
     }
 
-    /// Topics whose settings may explain a refusal and are unknown or old. A refusal for size
-    /// explains itself.
+    /// A refusal for size explains itself.
     fn unexplained(&mut self, records: &[Blame], now: Instant) -> Vec<String> {
         let is_unexplained =
             |one: &&Blame| matches!(one.cause, RefusalCause::OfSeveral | RefusalCause::Unknown);
@@ -107,7 +98,6 @@ impl Refusals {
         due
     }
 
-    /// True while sessions still learn something.
     fn is_fruitful(&mut self, analysis: &RefusalAnalysis, settled: Lsn) -> bool {
         let (place, sessions) = self.fruitless;
         let sessions = match analysis.refused {

@@ -1,62 +1,57 @@
 //! Decides where a Kafka transaction ends.
 //!
-//! Input: [`BatchLimits`] (records, bytes, age), the records and age of the transaction, and the
-//! session's progress. Output: whether the transaction ends here. Invariant: it ends between two
-//! rows. It ends within a Postgres transaction in three cases: that one is too large or too slow to
-//! wait for, the session has no room for more records, or each record has its own Kafka
-//! transaction. The caller reads the clock.
+//! Input: [`BatchLimits`], the transaction's records and age, and the session's progress. Output:
+//! whether it ends here. A transaction ends between two rows, and within a Postgres transaction
+//! only if that one is too large or slow, the session has no room, or each record is alone.
 
 use std::time::Duration;
 
 use crate::sink::Reached;
 
-/// Limits on the size and age of a Kafka transaction.
+/// Size and age limits of a Kafka transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchLimits {
-    /// Records after which it ends together with the open Postgres transaction.
+    /// Records after which it ends with the open Postgres transaction.
     pub records: u64,
-    /// Bytes after which it ends together with the open Postgres transaction.
+    /// Bytes after which it ends with the open Postgres transaction.
     pub bytes: u64,
-    /// Longest time that it stays open while rows are recent: how long a row waits for others.
+    /// Longest wait of recent rows for others.
     pub age: Duration,
 }
 
-/// Minimum age while rows are old. The number of commits then matters more than the wait.
+/// Minimum age while rows are old and commits cost more than waiting.
 const AGE_BEHIND: Duration = Duration::from_millis(50);
-/// Age in multiples of the last end's duration while rows are old. Each partition gets a marker, so
-/// with many partitions an end is slow. With this factor ends take a tenth of the time.
+/// Age while rows are old, in durations of the last end. Ends then take a tenth of the time, even
+/// if many partitions need markers.
 const ENDS_BEHIND: u32 = 10;
-/// Rate below which saving commits does not matter for old rows, because the next transaction takes
-/// the rows that arrived during an end. Without this limit a late stream stayed late: at 1,000
-/// rows/s and 150 partitions a transaction stayed open for 300 ms because the last end took 80 ms.
-/// The end took 80 ms because of the long transaction.
+/// Rate below which saving commits does not matter. Without this limit a late stream stayed late:
+/// at 1,000 rows/s and 150 partitions a transaction stayed open for 300 ms because the last end
+/// took 80 ms.
 const FEW_RECORDS_PER_MS: u64 = 10;
-/// Byte rate limit, like [`FEW_RECORDS_PER_MS`].
+/// See [`FEW_RECORDS_PER_MS`].
 const FEW_BYTES_PER_MS: u64 = 10 << 10;
-/// Half of what a session reads while a transaction ends. Above this, a low rate may only show that
-/// the session could not read more.
+/// Half of what a session reads during an end. Above this, a low rate may only show that it could
+/// not read more.
 const FEW_BYTES: u64 = 1 << 20;
-/// Bytes that a session reads while a transaction ends. This much counts as many, whatever the
-/// number of rows, unless they arrived below [`FEW_BYTES_PER_MS`].
+/// Bytes that a session reads during an end. This many count as a high rate, unless they arrived
+/// below [`FEW_BYTES_PER_MS`].
 const MANY_BYTES: u64 = 2 << 20;
-/// Shortest time for measuring a rate. In less, even one Postgres transaction would count as many
-/// records.
+/// Shortest time for measuring a rate, because one Postgres transaction is not a rate.
 const MANY_TIME_MIN: Duration = Duration::from_millis(50);
-/// Duration of an end after which the next transaction is larger. Over 150 partitions, ends took a
-/// quarter of a backlog's time with transactions of 48,000 records.
+/// End after which the next transaction is larger. Over 150 partitions, ends took a quarter of a
+/// backlog's time with 48,000 records.
 const SLOW_END: Duration = Duration::from_millis(40);
 const SLOW_END_TIMES: u64 = 2;
-/// A batch of this many times its limits ends even within a Postgres transaction.
+/// Multiple of the limits that ends a batch within a Postgres transaction.
 const SPLIT_AT: u64 = SLOW_END_TIMES + 2;
-/// A transaction that takes longer to arrive is split too, because an open transaction blocks
-/// consumers that read committed records only.
+/// Time after which a slow transaction is split, because it blocks consumers that read committed
+/// records only.
 const SPLIT_AFTER: Duration = Duration::from_secs(1);
 
 impl BatchLimits {
-    /// 48,000 records, a quarter of a session's in-flight limit, so that a transaction four times
-    /// as large still fits; one record while the cause of a refusal is searched. An end's duration
-    /// does not depend on the number of records (last batches, EndTxn and markers: about 20 ms over
-    /// 15 partitions). With 16,000 records a third of a backlog's time went to ends of 50 ms.
+    /// 48,000 records are a quarter of a session's in-flight limit, so that a batch of four times
+    /// that fits. An end takes about 20 ms over 15 partitions, whatever its records: with 16,000
+    /// records a third of a backlog's time went to ends of 50 ms.
     pub const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };
@@ -72,7 +67,6 @@ impl BatchLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ends {
     Here,
-    /// At the end of the open Postgres transaction.
     WithPostgres,
     Later,
 }
@@ -84,8 +78,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// True if the batch must end together with Postgres's transaction, given the last end's
-    /// duration.
+    /// True if the batch must end with Postgres's transaction.
     pub(super) fn is_large(self, limits: BatchLimits, last_end: Duration) -> bool {
         self.exceeds(limits, if last_end < SLOW_END { 1 } else { SLOW_END_TIMES })
     }
@@ -100,14 +93,13 @@ impl Batch {
             || self.bytes >= limits.bytes.saturating_mul(times)
     }
 
-    /// True if the rate is too low to save commits.
     fn is_few(self, time: Duration) -> bool {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.records < ms.saturating_mul(FEW_RECORDS_PER_MS)
             && self.bytes < ms.saturating_mul(FEW_BYTES_PER_MS).min(FEW_BYTES)
     }
 
-    /// True if the rate is so high that the next records soon fill the client's queue.
+    /// True if the next records soon fill the client's queue.
     pub(super) fn is_many(self, time: Duration) -> bool {
         let ms = u64::try_from(time.max(MANY_TIME_MIN).as_millis()).unwrap_or(u64::MAX);
         let many_bytes = ms.saturating_mul(FEW_BYTES_PER_MS).max(MANY_BYTES);
@@ -115,8 +107,7 @@ impl Batch {
         is_large || self.records >= ms.saturating_mul(FEW_RECORDS_PER_MS)
     }
 
-    /// Whether a transaction of this age ends at the reached position, or at the end of the
-    /// Postgres transaction open there. `last_end`: duration of the last end.
+    /// Whether a transaction of this age ends at the reached position.
     pub(super) fn ends(
         self,
         limits: BatchLimits,
@@ -258,7 +249,6 @@ mod tests {
         assert_eq!(SMALL.ends(LIMITS, AGE, QUICK, within()), Ends::WithPostgres);
         assert_eq!(LARGE.ends(LIMITS, Duration::ZERO, QUICK, within()), Ends::WithPostgres);
         assert_eq!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, within()), Ends::Later);
-        // An ending session first reads to the end of the open transaction.
         assert!(!SMALL.ends_here(LIMITS, AGE, QUICK, Reached { ending: true, ..within() }));
         // This transaction itself fills the budget, so waiting would never end.
         assert!(SMALL.ends_here(
@@ -273,7 +263,6 @@ mod tests {
     fn one_that_began_when_this_might_have_ended_has_a_second() {
         for last_end in [3, 60, 100, 9_000].map(Duration::from_millis) {
             for between in [Reached { behind: true, ..between() }, between()] {
-                // Independent of the last position at which it did not end.
                 let began = (0..).map(Duration::from_millis);
                 let began =
                     began.take_while(|at| !MANY.ends_here(LIMITS, *at, last_end, between)).last();

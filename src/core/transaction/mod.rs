@@ -1,20 +1,17 @@
 //! Exactly-once delivery: the state machine of Kafka transactions.
 //!
-//! Input: records with tickets, the session's progress, and the reports of a [`TransactionApi`].
-//! Output: calls of that client; confirmations once the records' transaction is committed; or an
-//! error that ends the session. No I/O and no clock: the client and `now` are arguments.
+//! Input: records with tickets, progress, and the reports of a [`TransactionApi`]. Output: calls of
+//! that client, and confirmations once the records' transaction is committed.
 //!
-//! One Kafka transaction holds the records of whole Postgres transactions and, as its last record,
-//! the progress that covers them. "The rows are in Kafka" and "a later session skips them" are
-//! therefore one atomic event. Upholds G6. Invariants:
-//! * there is one transaction at a time; while it ends, the sink accepts nothing and the session
-//!   keeps reading into its buffer;
+//! A Kafka transaction holds the records of whole Postgres transactions and, last, the progress
+//! that covers them. Storing rows and skipping them later are therefore one atomic event.
+//! Upholds G6. Invariants:
+//! * while a transaction ends, the sink accepts nothing;
 //! * a transaction is committed only after all its records were reported stored;
 //! * `Stored` is reported, and [`Sink::kept`] raised, after the commit (G1);
-//! * nothing is aborted: a session that fails leaves its transaction to be fenced by the next one;
-//! * nothing follows a commit whose outcome is uncertain. The producer is dropped, and a later one
-//!   with this transactional id fences it before it reads the progress. A late EndTxn then has an
-//!   old epoch and is refused.
+//! * nothing is aborted: the next session fences the transaction of a failed session;
+//! * nothing follows a commit whose outcome is uncertain. A later producer with this transactional
+//!   id fences the dropped one before it reads the progress.
 //!
 //! ```text
 //!          first record        place to end        all stored         committed
@@ -23,11 +20,10 @@
 //!
 //! # Why certainty is in question
 //!
-//! librdkafka sends EndTxn again on its own, below its API, if a connection ends or an answer is
-//! late. Kafka before KIP-890's second part, which librdkafka 2.12 does not support, takes a late
-//! EndTxn of one transaction for the end of the next. The library logs either event before it sends
-//! again ([`TransactionApi::disturbances`]). A commit with such an event is uncertain, although it
-//! returned without an error.
+//! librdkafka repeats EndTxn below its API if a connection ends or an answer is late. Kafka before
+//! KIP-890's second part, which librdkafka 2.12 does not support, takes a late EndTxn for the end
+//! of the next transaction. The library logs either event first ([`TransactionApi::disturbances`]),
+//! so a commit with such an event is uncertain.
 
 mod backoff;
 mod batch;
@@ -52,44 +48,44 @@ pub use timings::{Activity, Timings};
 
 /// Interval of progress records while an idle slot advances (G5).
 const IDLE_PROGRESS: Duration = Duration::from_secs(10);
-/// A transaction that starts this soon after the last may meet its pending markers.
+/// Pending markers may delay a transaction that starts this soon after another.
 const FOLLOWS: Duration = Duration::from_millis(100);
 /// Ticket of progress records; the ledger never issues this weight.
 pub const PROGRESS_TICKET: Ticket = Ticket::from_opaque(u64::MAX);
 
 /// A transactional producer that has fenced its predecessors. No call waits for the brokers.
 pub trait TransactionApi {
-    /// The reason why the producer is no longer usable.
+    /// Why the producer is no longer usable.
     type Error;
 
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Self::Error>;
 
-    /// Whether `record`'s topic and partition would accept a record now.
+    /// Whether `record`'s topic and partition accept a record now.
     fn admits(&mut self, record: &Record<'_>) -> Result<(), SendError<Self::Error>>;
 
-    /// Sends one record in the open transaction; see [`Sink::send`].
+    /// Sends a record; see [`Sink::send`].
     fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<(), SendError<Self::Error>>;
 
-    /// Sends the stream's progress under [`PROGRESS_TICKET`].
+    /// Sends progress under [`PROGRESS_TICKET`].
     fn send_progress(&mut self, mark: Mark) -> Result<(), SendError<Self::Error>>;
 
-    /// Appends every delivery report that has arrived.
+    /// Appends the delivery reports that arrived.
     fn poll(&mut self, reports: &mut Vec<Confirmation>) -> Result<(), Self::Error>;
 
-    /// Requests the commit of the open transaction, whose records were all reported stored.
+    /// Requests the commit; all records were reported stored.
     fn commit(&mut self) -> Result<(), Self::Error>;
 
-    /// Result of the commit, once known. An error leaves the transaction's outcome unknown.
+    /// Result of the commit, once known. An error leaves the outcome unknown.
     fn outcome(&mut self) -> Option<Result<(), Self::Error>>;
 
-    /// Number of events so far after which the library may send EndTxn again on its own.
+    /// Number of events after which the library may repeat EndTxn.
     fn disturbances(&self) -> u64;
 
-    /// The error if the progress record is refused.
+    /// Error if progress is refused.
     fn progress_refused(&self, rejection: Rejection) -> Self::Error;
 
-    /// The error for a successful commit with a disturbance.
+    /// Error for a commit with a disturbance.
     fn ambiguous(&self) -> Self::Error;
 }
 
@@ -100,10 +96,10 @@ pub struct Transactional<C> {
     limits: BatchLimits,
     state: TransactionState,
     batch: Batch,
-    /// A record waits for a transaction of its own, or has one.
+    /// A record waits for its own transaction, or has one.
     alone: bool,
     is_due: bool,
-    /// Records sent and records stored in the open transaction, including progress.
+    /// Records, including progress.
     sent: u64,
     stored: u64,
     tickets: Vec<Ticket>,
@@ -112,10 +108,10 @@ pub struct Transactional<C> {
     kept_at: Option<Instant>,
     ends_since: Instant,
     last_end: Duration,
-    /// True if the last transaction had a high record rate.
+    /// The last transaction had a high record rate.
     was_many: bool,
     backoff: CommitBackoff,
-    /// When the transaction began; cleared at its first report.
+    /// Start of the transaction, until its first report.
     begun: Option<Instant>,
     timings: Timings,
 }
@@ -123,40 +119,40 @@ pub struct Transactional<C> {
 /// State of the Kafka transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionState {
-    /// No transaction is open.
+    /// None is open.
     Idle,
-    /// The transaction takes records.
+    /// Takes records.
     Open {
-        /// When it began, or its records arrived.
+        /// Start, or arrival of its records.
         since: Instant,
     },
-    /// The transaction ends at this mark, which still has to be sent.
+    /// The mark must still be sent.
     Closing {
-        /// The mark to store.
+        /// Mark to store.
         mark: Mark,
     },
-    /// Everything was sent, and reports are outstanding.
+    /// Reports are outstanding.
     Settling {
-        /// The mark being stored.
+        /// Mark to store.
         mark: Mark,
     },
     /// The commit was requested.
     Ending {
-        /// The mark being stored.
+        /// Mark to store.
         mark: Mark,
-        /// [`TransactionApi::disturbances`] at the request.
+        /// [`TransactionApi::disturbances`] then.
         disturbances: u64,
     },
-    /// No transaction is open, and the next one would start too soon.
+    /// The next transaction would start too soon.
     Pausing {
-        /// When the next one may start.
+        /// Earliest start.
         until: Instant,
     },
 }
 
 impl<C: TransactionApi> Transactional<C> {
-    /// A sink for a client that has just fenced its predecessors. It continues after `kept`, the
-    /// mark in the newest committed progress. `linger`: a record's longest wait for its batch.
+    /// Creates a sink. `kept`: the mark in the newest committed progress. `linger`: a record's
+    /// longest wait for its batch.
     pub fn new(client: C, limits: BatchLimits, linger: Duration, kept: Mark, now: Instant) -> Self {
         Self {
             client,
@@ -181,12 +177,12 @@ impl<C: TransactionApi> Transactional<C> {
         }
     }
 
-    /// The Kafka client.
+    /// The client.
     pub const fn client(&self) -> &C {
         &self.client
     }
 
-    /// The Kafka client.
+    /// The client.
     pub const fn client_mut(&mut self) -> &mut C {
         &mut self.client
     }
@@ -217,8 +213,8 @@ impl<C: TransactionApi> Transactional<C> {
         Ok(())
     }
 
-    /// Repeats the last progress. The progress partition then joins the transaction with the first
-    /// records, not when everything waits for it.
+    /// The progress partition then joins the transaction with the first records, not when
+    /// everything waits for it.
     fn send_progress_first(&mut self) -> Result<(), C::Error> {
         match self.client.send_progress(self.kept) {
             Ok(()) => self.sent += 1,
@@ -228,7 +224,7 @@ impl<C: TransactionApi> Transactional<C> {
         Ok(())
     }
 
-    /// Sends the progress record, or leaves it for the next call if there is no room.
+    /// If there is no room, the next call sends the progress.
     fn close(&mut self, mark: Mark, now: Instant) -> Result<(), C::Error> {
         let part = if mutants::is(Mutant::ForgetsPart) { None } else { mark.part };
         let mark = Mark { part, ..mark };
@@ -278,7 +274,6 @@ impl<C: TransactionApi> Transactional<C> {
         self.batch.bytes += ticket.weight();
     }
 
-    /// Advances as far as the brokers' answers allow.
     fn advance(
         &mut self,
         now: Instant,
@@ -314,8 +309,8 @@ impl<C: TransactionApi> Transactional<C> {
         self.stored == self.sent || mutants::is(Mutant::CommitsBeforeReports)
     }
 
-    /// Handles a successful commit. Without a disturbance it certainly ended this transaction, and
-    /// no EndTxn is still in flight. Upholds G6.
+    /// Without a disturbance the commit certainly ended this transaction, and no EndTxn is still in
+    /// flight. Upholds G6.
     fn committed(&mut self, mark: Mark, before: u64, now: Instant) -> Result<(), C::Error> {
         if self.client.disturbances() > before && !mutants::is(Mutant::TrustsDisturbedCommit) {
             return Err(self.client.ambiguous());
@@ -343,7 +338,6 @@ impl<C: TransactionApi> Transactional<C> {
         self.state = state;
     }
 
-    /// True if progress is due although no record waits for it.
     fn wants_progress(&self, now: Instant, reached: Reached) -> bool {
         let rested = self.kept_at.is_none_or(|at| now - at >= IDLE_PROGRESS);
         reached.mark > self.kept && (rested || reached.ending)
@@ -362,7 +356,6 @@ impl<C: TransactionApi> Transactional<C> {
             }
             TransactionState::Open { .. } if self.batch.records == 0 => {}
             TransactionState::Open { .. } => {
-                // The transaction ends at the next position.
                 self.alone = true;
                 return Err(SendError::Full);
             }
@@ -371,7 +364,6 @@ impl<C: TransactionApi> Transactional<C> {
         self.alone = true;
         let sent = self.client.send(outgoing);
         if let Err(SendError::Refused(_)) = &sent {
-            // The replacement record need not be alone.
             self.alone = false;
         }
         sent
@@ -427,11 +419,9 @@ impl<C: TransactionApi> Sink for Transactional<C> {
 
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), Self::Error> {
         match self.state {
-            // Wait for a record that may be refused, because the rest of its transaction would be
-            // lost.
+            // A record that may be refused: the rest of its transaction would be lost.
             TransactionState::Open { .. } if self.alone && self.stored < self.sent => Ok(()),
-            // The only row was skipped. The transaction ends for the progress, as if none were
-            // open.
+            // The only row was skipped: the transaction ends as if none were open.
             TransactionState::Open { .. } if self.batch.records == 0 => {
                 if self.wants_progress(now, reached) {
                     self.close(reached.mark, now)?;

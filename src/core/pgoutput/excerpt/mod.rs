@@ -1,12 +1,10 @@
-//! Reads a message too large to hold in memory: keeps the beginning of each value, and hashes the
-//! values that it cuts.
+//! Reads a message too large to hold: keeps the beginning of each value, and hashes the values that
+//! it cuts.
 //!
-//! Input: one pgoutput message, in pieces. Output: an [`Excerpt`], a shorter message of the same
-//! kind that [`super::decode`] reads. For a dead letter it contains size and hash of each cut value
-//! of an inserted row or logical message. Invariant: memory is bounded, whatever the message claims
-//! or contains (G3). The division into pieces has no effect. An excerpt refuses what `decode` would
-//! refuse (G7). Text in another encoding is counted and hashed as UTF-8, except for characters
-//! without an equivalent.
+//! Input: a pgoutput message in pieces of any size. Output: an [`Excerpt`], a shorter message for
+//! [`super::decode`], with size and hash of each cut value of an inserted row or logical message.
+//! Memory is bounded, whatever the message claims (G3). An excerpt refuses what `decode` would
+//! refuse (G7). Text is counted and hashed as UTF-8 if possible.
 
 mod hash;
 #[cfg(test)]
@@ -21,48 +19,47 @@ use super::message::decode;
 use hash::Hashing;
 pub use hash::{Cut, Digest};
 
-/// Bytes kept of a longer value: twice the limit of a dead letter's key or header, because a bytea
-/// has two digits per byte.
+/// Bytes kept of a longer value: twice a dead letter's limit, because a bytea has two digits per
+/// byte.
 pub const VALUE_BYTES_KEPT: usize = 2 * 1024;
 
 /// Bytes kept of a logical message's content, whose first members are usually the small ones.
 pub const CONTENT_BYTES_KEPT: usize = 64 * 1024;
 
-/// Bytes kept of all values together: more than Postgres's maximum of 1,600 columns can fill. Also
-/// the size limit of a message without values, which is held completely.
+/// Bytes kept of all values: more than Postgres's maximum of 1,600 columns can fill. Also limits a
+/// message without values, which is held completely.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const CHUNK_BYTES: usize = 4096;
 
-/// Offset after the tag and the table's OID.
+/// Offset after tag and table OID.
 const FIRST_MARKER_AT: usize = 5;
 
-/// The excerpt of one message. The module documentation has the rules.
+/// The excerpt of one message.
 #[derive(Clone)]
 pub struct Excerpt {
-    /// Size of the whole message, and number of bytes received.
+    /// Message size, and bytes received.
     whole: usize,
     seen: usize,
     message: Vec<u8>,
     cuts: Vec<Cut>,
     prefix_is_cut: bool,
     tag: u8,
-    /// Field of the next byte.
     field: Field,
-    /// Offset of that field, and its value so far if its size is fixed.
+    /// Offset of the current field, and its bytes so far if its size is fixed.
     began: usize,
     have: usize,
     tuple: Tuple,
     value: Value,
     charset: Option<Arc<Charset>>,
-    /// Bytes that the conversion added, and the columns without an equivalent.
+    /// Bytes that the conversion added, and columns without an equivalent.
     added: usize,
     untranslatable: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Tuple {
-    /// False for the old row of an UPDATE.
+    /// False for an UPDATE's old row.
     is_last: bool,
     column: usize,
     columns: usize,
@@ -70,10 +67,10 @@ struct Tuple {
 
 #[derive(Debug, Clone, Default)]
 struct Value {
-    /// Bytes that remain, and how many of them are kept.
+    /// Remaining bytes, and how many of them are kept.
     left: usize,
     keep: usize,
-    /// True for a column's text, which has the session's encoding.
+    /// True for a column's text, in the session's encoding.
     is_text: bool,
     hashing: Option<Box<Hashing>>,
 }
@@ -97,7 +94,7 @@ enum Field {
 }
 
 impl Field {
-    /// Size in bytes; `None` if the message states it.
+    /// Bytes, if fixed.
     const fn size(self) -> Option<usize> {
         match self {
             Self::Tag | Self::Marker | Self::Kind | Self::Flags => Some(1),
@@ -128,7 +125,7 @@ impl Field {
 }
 
 impl fmt::Debug for Excerpt {
-    /// Shows only sizes, because contents must not be logged.
+    /// Contents must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { whole, seen, .. } = self;
         f.debug_struct("Excerpt").field("whole", whole).field("seen", seen).finish_non_exhaustive()
@@ -162,7 +159,7 @@ impl Excerpt {
         Self { charset, ..self }
     }
 
-    /// Takes the next bytes of the message. Do not call it again after an error.
+    /// Takes the next bytes. Do not call it again after an error.
     pub fn take(&mut self, piece: &[u8]) -> Result<(), DecodeError> {
         if self.whole == 0 {
             return Err(DecodeError::Empty);
@@ -181,7 +178,6 @@ impl Excerpt {
             && let Some(charset) = self.charset.take()
         {
             let mut converted = Converted::default();
-            // Each kept value is bounded, and so is their sum.
             if charset.convert(&self.message, usize::MAX, &mut converted)? == Conversion::Converted
             {
                 (self.message, self.untranslatable) = (converted.message, converted.untranslatable);
@@ -190,33 +186,32 @@ impl Excerpt {
         Ok(())
     }
 
-    /// True once the whole message has passed; only then are the results valid.
+    /// True once the message is complete and the results are valid.
     pub fn is_whole(&self) -> bool {
         self.field == Field::End
     }
 
-    /// A message that [`decode`] reads: the original with its long values cut.
+    /// The shortened message.
     pub fn message(&self) -> &[u8] {
         &self.message
     }
 
-    /// Size of the original message, with its text in UTF-8.
+    /// Size of the original message in UTF-8.
     pub const fn whole_bytes(&self) -> usize {
         self.whole.saturating_add(self.added)
     }
 
-    /// Columns of an inserted row, from 0, whose kept text has no equivalent in UTF-8.
+    /// Columns of an inserted row, from 0, without an equivalent in UTF-8.
     pub fn untranslatable(&self) -> &[usize] {
         &self.untranslatable
     }
 
-    /// The cut values in column order: values of an inserted row, or a logical message's content.
-    /// Cuts in other messages are not reported.
+    /// Cut values of an inserted row or logical message.
     pub fn cuts(&self) -> &[Cut] {
         &self.cuts
     }
 
-    /// True if a logical message's prefix was cut.
+    /// Whether a logical message's prefix was cut.
     pub const fn prefix_is_cut(&self) -> bool {
         self.prefix_is_cut
     }
@@ -268,7 +263,6 @@ impl Excerpt {
             Field::Flags => self.enter(Field::Position),
             Field::Position => self.enter(Field::Prefix),
             Field::ContentLength => self.begin_value(Field::Content, CONTENT_BYTES_KEPT, length),
-            // These fields have no fixed size.
             Field::Value | Field::Prefix | Field::Content | Field::Rest | Field::End => {
                 Err(self.truncated())
             }
@@ -311,7 +305,7 @@ impl Excerpt {
         })
     }
 
-    /// Handles a value's length: keeps the value's beginning, and writes the kept length.
+    /// Keeps a value's beginning, and writes the kept length.
     fn begin_value(&mut self, field: Field, kept: usize, length: i32) -> Result<(), DecodeError> {
         let negative = DecodeError::NegativeLength { field: self.field.name() };
         let bytes = usize::try_from(length).map_err(|_| negative)?;
@@ -403,7 +397,7 @@ impl Excerpt {
         self.enter(Field::End)
     }
 
-    /// Enters this field, if the message can hold it.
+    /// Enters a field, if the message can hold it.
     fn enter(&mut self, field: Field) -> Result<(), DecodeError> {
         (self.field, self.began, self.have) = (field, self.seen, 0);
         let left = self.whole.saturating_sub(self.seen);
