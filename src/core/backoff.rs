@@ -1,31 +1,28 @@
-//! Exponential back-off with jitter: computes the wait before the next attempt.
+//! Exponential back-off with jitter.
 //!
-//! Input: the number of consecutive failures, and a random number. Output: a wait between half and
-//! all of a limit that doubles with each failure, up to a maximum. The random part keeps relays
-//! that failed together from retrying together.
+//! The wait is between half and all of a limit that doubles with each failure. The random part
+//! keeps relays that failed together from retrying together.
 
 use std::time::Duration;
 
 /// Waits between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// Longest wait after the first failure.
+    /// Longest wait after one failure.
     pub first: Duration,
-    /// Longest wait after any failure.
+    /// Longest wait.
     pub max: Duration,
 }
 
 impl Default for Backoff {
-    /// 100 ms, doubled up to 10 s. Five attempts take up to 1.5 s, so a database that returns is
-    /// noticed soon.
+    /// Five attempts take up to 1.5 s, so a database that returns is noticed soon.
     fn default() -> Self {
         Self { first: Duration::from_millis(100), max: Duration::from_secs(10) }
     }
 }
 
 impl Backoff {
-    /// The wait after `failures` consecutive failures (at least 1). `draw` selects a point between
-    /// half of the longest wait and all of it.
+    /// The wait after `failures` (at least 1); `draw` is random.
     pub fn wait(&self, failures: u32, draw: u64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let half = self.first.saturating_mul(1 << doublings).min(self.max) / 2;
@@ -33,8 +30,7 @@ impl Backoff {
         half + half / 1_000 * per_mille
     }
 
-    /// The largest number of consecutive failures whose wait never exceeds `limit`; `None` if even
-    /// the first may exceed it.
+    /// Most failures whose wait never exceeds `limit`.
     pub fn failures_within(&self, limit: Duration) -> Option<u32> {
         if limit >= self.max {
             return Some(u32::MAX);

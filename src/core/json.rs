@@ -1,20 +1,17 @@
 //! Reads JSON into a tree that keeps the order of members and the spelling of numbers, on which
 //! Kafka Connect's bytes depend.
 //!
-//! Input: text, or bytes that should be UTF-8. Output: a [`Json`], or [`NotJson`]; for an object
-//! that is cut off, the members before the cut. Invariant: this parser accepts the same texts as
-//! `serde_json` (RFC 8259, nested at most 127 deep), in time linear in the text. If a member name
-//! repeats, the last value replaces the first in its place.
+//! Accepts the texts that `serde_json` accepts (RFC 8259, nested at most 127 deep), in linear time.
+//! If a name repeats, the last value replaces the first in its place.
 //!
-//! `serde_json` offers this tree behind two features. Cargo enables features for the whole program,
-//! and these two change what an application's own types accept (an `f64` in a tagged enum is
-//! refused). A library must therefore not enable them. `serde_json` reads and writes the strings.
+//! `serde_json` offers this tree behind two features, which Cargo would enable for the whole
+//! program. They change what an application's own types accept, so a library must not enable them.
 
 use indexmap::IndexMap;
 
 pub(crate) type Members = IndexMap<String, Json, foldhash::quality::RandomState>;
 
-/// Nesting limit of `serde_json`, and so of Postgres's clients. The parser is recursive.
+/// `serde_json`'s limit; the parser is recursive.
 const DEPTH_MAX: usize = 127;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -41,16 +38,15 @@ impl Json {
         if reader.at < text.len() { Err(NotJson) } else { Ok(json) }
     }
 
-    /// Parses the document at the start of the text and ignores the rest.
+    /// Ignores the text after the document.
     pub(crate) fn parse_first(text: &[u8]) -> Result<Self, NotJson> {
         Reader { text, at: 0 }.value(0)
     }
 
-    /// The first members of an object that may be cut off. A member counts if a comma or the
-    /// object's end follows it. Empty if the text is not an object.
+    /// The first members of an object that may be cut off. A member counts if a comma or the end
+    /// follows. Empty for other text.
     pub(crate) fn parse_beginning(text: &[u8]) -> Members {
         let mut members = Members::default();
-        // An error marks the cut.
         let _ = Reader { text, at: 0 }.members(1, &mut members);
         members
     }
@@ -71,7 +67,7 @@ impl Json {
         matches!(self, Self::Object(_))
     }
 
-    /// Appends the document without white space and with the original numbers.
+    /// Appends the document without white space.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Null => out.extend(b"null"),
@@ -109,7 +105,7 @@ impl Number {
         &self.0
     }
 
-    /// The value, if it is a 64-bit integer written without point and exponent.
+    /// The value of a 64-bit integer without point and exponent.
     pub(crate) fn as_i64(&self) -> Option<i64> {
         self.0.parse().ok()
     }
@@ -162,7 +158,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds each member only once it is known to be complete.
+    /// Adds a member only once it is complete.
     fn members(&mut self, depth: usize, members: &mut Members) -> Result<(), NotJson> {
         self.open(b'{', depth)?;
         if self.take(b'}') {
@@ -360,8 +356,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-        /// Compares numbers as doubles, because a program may use `serde_json` without exact
-        /// numbers.
+        /// As doubles, because a program may use `serde_json` without exact numbers.
         #[test]
         fn it_accepts_what_serde_json_accepts_and_reads_the_same(text in texts()) {
             let theirs = serde_json::from_slice::<serde_json::Value>(&text);

@@ -7,12 +7,11 @@
 //!  settled Lsn <---------------- ledger <--------------- Confirmation -----+
 //! ```
 //!
-//! Input: values. Output: values. Invariant: nothing here reads a clock, a socket, a file or the
-//! environment, starts a thread or depends on a runtime. The shipped code is therefore the code
-//! that is simulated by seeds, fuzzed and replayed from scripts. A [`session`] drives a
-//! [`pipeline`], whose stages are shown above; [`transaction`] is the sink that delivers exactly
-//! once; [`gate`] decides where a stream resumes; [`supervisor`] decides what happens between two
-//! sessions. Comments name the guarantees of docs/guarantees.md as G1 to G8.
+//! Nothing here reads a clock, a socket, a file or the environment, starts a thread or depends on a
+//! runtime. The shipped code is therefore simulated by seeds, fuzzed and replayed from scripts. A
+//! [`session`] drives a [`pipeline`], whose stages are shown above; [`transaction`] delivers
+//! exactly once; [`gate`] decides where a stream resumes; [`supervisor`] decides what happens
+//! between two sessions. G1 to G8 are the guarantees of docs/guarantees.md.
 //!
 //! ```
 //! use std::convert::Infallible;

@@ -1,8 +1,4 @@
-//! Defines [`Lsn`], a position in Postgres's write-ahead log, and the error for text that is not
-//! one.
-//!
-//! Converts from and to the server's 64-bit number and its `X/X` text. The separate type prevents
-//! confusion of a position with a byte count.
+//! Defines [`Lsn`], a position in Postgres's write-ahead log.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,31 +6,31 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A byte position in the write-ahead log, printed the way Postgres prints `pg_lsn`: `16/B374D848`.
+/// A byte position in the write-ahead log, printed like `pg_lsn`: `16/B374D848`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// `0/0`, Postgres's "no position". START_REPLICATION interprets it as "from the slot".
+    /// "No position"; START_REPLICATION starts from the slot.
     pub const ZERO: Self = Self(0);
 
-    /// Wraps a position as the server sent it.
+    /// Wraps the server's number.
     pub const fn new(position: u64) -> Self {
         Self(position)
     }
 
-    /// Bytes since the log began, as the server counts.
+    /// The server's number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The byte after this one; saturates at the maximum.
+    /// The next byte; saturates.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// Bytes of log between `earlier` and `self`; 0 if `earlier` is not earlier.
+    /// Bytes since `earlier`, or 0.
     pub const fn bytes_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -52,7 +48,7 @@ impl fmt::Debug for Lsn {
     }
 }
 
-/// The text is not two hexadecimal numbers of up to eight digits, separated by a slash.
+/// Text that is not a log position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a log position such as 16/B374D848")]
 pub struct LsnSyntax(String);
@@ -74,7 +70,7 @@ impl FromStr for Lsn {
     }
 }
 
-/// Serializes as text: `16/B374D848`.
+/// As text: `16/B374D848`.
 impl Serialize for Lsn {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)

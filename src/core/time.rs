@@ -1,8 +1,6 @@
-//! Defines [`Instant`], a moment on the caller's monotonic clock, and [`Now`], which adds the
-//! wall-clock time.
+//! Defines [`Instant`], on the caller's monotonic clock, and [`Now`], which adds the wall clock.
 //!
-//! The core does not read a clock. Its callers pass the time as an argument, so a simulation runs
-//! hours in microseconds, and every run is repeatable.
+//! Callers pass the time as an argument, so a simulation is fast and repeatable.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
@@ -15,17 +13,17 @@ impl Instant {
     /// The clock's origin.
     pub const START: Self = Self(Duration::ZERO);
 
-    /// The moment `time` after the clock's origin.
+    /// `time` after the origin.
     pub const fn after_start(time: Duration) -> Self {
         Self(time)
     }
 
-    /// Time since `earlier`; zero if `earlier` is later.
+    /// Time since `earlier`, or zero.
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment `time` before this one, limited to the clock's origin.
+    /// `time` before this moment, but not before the origin.
     #[must_use]
     pub const fn before(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(time))
@@ -54,18 +52,17 @@ impl Sub for Instant {
     }
 }
 
-/// The caller's monotonic clock and wall clock.
+/// Monotonic time and wall-clock time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Now {
-    /// Monotonic time, for every measurement.
+    /// For every measurement.
     pub at: Instant,
-    /// Microseconds since the Unix epoch. Compare it only with the server's clock, because it may
-    /// jump.
+    /// Unix microseconds. Compare it only with the server's clock, because it may jump.
     pub unix_us: i64,
 }
 
 impl Now {
-    /// Time since `unix_us` (microseconds since the Unix epoch); zero for the future.
+    /// Time since `unix_us`, or zero.
     pub fn age(self, unix_us: i64) -> Duration {
         let age_us = self.unix_us.saturating_sub(unix_us);
         u64::try_from(age_us).map_or(Duration::ZERO, Duration::from_micros)

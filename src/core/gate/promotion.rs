@@ -1,11 +1,8 @@
 //! Proves after a promotion that the slot continues where it was.
 //!
-//! Input: the [`Facts`] about the source, the timeline of the delivered rows, and their end.
-//! Output: a [`Promotion`] if nothing is missing between the delivered rows and the slot. For a
-//! relay that stores no progress, [`judge_promotion`] classifies other cases, or refuses.
-//! Invariant: a promotion is reported only if the server has the known identifier, its timeline
-//! descends from the earlier one, and the delivered rows lie on the common part. The slot must not
-//! be beyond it. No I/O.
+//! Input: the [`Facts`], the timeline of the delivered rows, and their end. Output: a [`Promotion`]
+//! if nothing is missing. Without stored progress, [`judge_promotion`] classifies other cases.
+//! Delivered rows and slot must lie on the timelines' common part.
 
 use std::fmt;
 
@@ -14,18 +11,18 @@ use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 use crate::progress::{Lineage, Progress};
 
-/// A server on a later timeline, without missing rows.
+/// A later timeline without missing rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promotion {
-    /// Timeline of the delivered rows.
+    /// Delivered timeline.
     pub before: u32,
-    /// The server's timeline.
+    /// Current timeline.
     pub now: u32,
     /// End of the earlier timeline.
     pub end: Lsn,
     /// End of the delivered rows.
     pub delivered: Lsn,
-    /// The slot's position.
+    /// Position of the slot.
     pub confirmed: Lsn,
 }
 
@@ -40,7 +37,7 @@ impl fmt::Display for Promotion {
     }
 }
 
-/// The promotion since rows were delivered from `before`, if one happened and nothing is missing.
+/// The promotion since rows were delivered from `before`, if nothing is missing.
 pub fn promotion(now: &Facts, before: &Lineage, delivered: Lsn) -> Option<Promotion> {
     let is_same = before.key() == now.lineage.key() && before.timeline < now.lineage.timeline;
     let ancestor = now.history.iter().find(|(ancestor, _)| *ancestor == before.timeline);
@@ -50,9 +47,8 @@ pub fn promotion(now: &Facts, before: &Lineage, delivered: Lsn) -> Option<Promot
     is_inside.then_some(Promotion { before, now, end, delivered, confirmed })
 }
 
-/// What a relay without stored progress must report about a server on another timeline than its
-/// last session's, if rows up to `delivered` were acknowledged. A former standby kept streaming,
-/// and its switch position is not known.
+/// Warnings about another timeline, without stored progress. The switch position of a former
+/// standby is not known.
 pub fn judge_promotion(
     now: &Facts,
     before: &Lineage,

@@ -1,17 +1,14 @@
-//! Determines since when a stream has omitted no row, so that everything a slot has passed is known
-//! to be delivered.
+//! Determines since when a stream has omitted no row.
 //!
-//! Input: the [`Facts`] about the source, the [`Progress`] in Kafka, and the gate's [`Resume`].
-//! Output: the [`Since`] for the next progress record. Why: a slot that replaces a lost one skips
-//! rows that neither slot has delivered, and looks like its predecessor. Only its position reveals
-//! it: it lies beyond the stored progress. Invariant: a session inherits the start only if it
-//! resumes where the previous session ended.
+//! A slot that replaces a lost one skips rows that neither slot has delivered, and looks like its
+//! predecessor; only its position lies beyond the stored progress. A session inherits the start
+//! only if it resumes where the previous one ended.
 
 use super::{Facts, Resume, Warning, oids};
 use crate::lsn::Lsn;
 use crate::progress::{Lineage, Progress, Since};
 
-/// The start that the progress names, if nothing was omitted between it and the slot's position.
+/// The start in the progress, if nothing was omitted before the slot's position.
 pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Since> {
     let since = progress.lineage.since?;
     let breaks = |warning: &Warning| match warning {
@@ -21,7 +18,7 @@ pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Sin
         | Warning::PublicationAltered { .. }
         | Warning::AlteredMeanwhile { .. } => true,
     };
-    // Rows that a table had before it was published are not in the stream.
+    // Earlier rows of an added table are not in the stream.
     let (before, now_oids) = (oids(&progress.lineage), oids(&now.lineage));
     if resume.warnings.iter().any(breaks) || !now_oids.is_subset(&before) {
         return None;
@@ -31,8 +28,8 @@ pub fn unbroken(now: &Facts, progress: &Progress, resume: &Resume) -> Option<Sin
     (now.confirmed <= delivered).then_some(since)
 }
 
-/// The start of a stream whose earlier rows may not all have been delivered. The very first start
-/// is inherited, unless a table was added since.
+/// The start of a stream that may lack earlier rows. The very first start is inherited, unless a
+/// table was added.
 pub fn begins(lsn: Lsn, next_xid: u64, lineage: &Lineage, before: Option<&Progress>) -> Since {
     let before = before.filter(|before| oids(lineage).is_subset(&oids(&before.lineage)));
     let began = before.and_then(Progress::began).unwrap_or(next_xid);
@@ -48,7 +45,7 @@ mod tests {
 
     const SINCE: Since = Since { lsn: Lsn::new(40), xid: 7, began: Some(5) };
 
-    /// Facts and progress of a slot at 50, after progress up to `end`.
+    /// A slot at 50, after progress up to `end`.
     fn of(end: u64, change: impl FnOnce(&mut Facts, &mut Progress)) -> Option<Since> {
         let mut now = Facts { confirmed: Lsn::new(50), server: Lsn::new(90), ..Facts::default() };
         let lineage = Lineage { since: Some(SINCE), ..Lineage::default() };

@@ -1,4 +1,4 @@
-//! Tests of resuming: each rule by example, then the invariant as a property over random facts.
+//! Tests of resuming: each rule by example, then the invariant over random facts.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn lineage(timeline: u32) -> Lineage {
     }
 }
 
-/// Timeline 3: 1 ended at 1000, 2 at 2000, and the log ends at 3000; the slot is at 500.
+/// Timeline 3: 1 ended at 1000, 2 at 2000, the log at 3000; the slot is at 500.
 fn facts(timeline: u32) -> Facts {
     let ancestors = [(1, at(1000)), (2, at(2000))];
     Facts {
@@ -61,7 +61,7 @@ fn resumed(now: u32, before: u32, mark: Mark) -> (Mark, bool) {
     (resume.mark, !resume.warnings.is_empty())
 }
 
-/// The refusal. Its text names the slot, and its hint is a remedy.
+/// Checks that the text names the slot and the hint is a remedy.
 fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
     let error = judge(now, progress).unwrap_err();
     assert!(error.to_string().contains("slot `postrider`"), "{error}");
@@ -69,8 +69,6 @@ fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
     error
 }
 
-/// With at-least-once delivery, a mark between two transactions names the open one as the last
-/// commit.
 #[test]
 fn g1_g6_an_unfinished_backfill_is_not_carried_on_as_a_stream() {
     let begins = Some(Lsn::new(500));
@@ -124,7 +122,7 @@ fn g1_after_a_failover_that_lost_rows_the_new_ones_are_not_taken_for_them() {
         (whole(1001), whole(1000)),
         (whole(2500), whole(1000)),
         (part(1100, 1200), whole(1000)),
-        // The partly delivered transaction is lost, and another may be in its position.
+        // Another transaction may be in its position.
         (part(900, 1000), whole(900)),
         (part(0, 1200), Mark::default()),
     ] {
@@ -144,7 +142,7 @@ fn g1_an_older_copy_of_the_server_is_refused() {
     }
 }
 
-/// After a restart a standby replays again what it had replayed.
+/// After a restart a standby replays again.
 #[test]
 fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
     let mut now = facts(3);
@@ -153,7 +151,7 @@ fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
     assert!(error.hint().contains("nothing to do"), "{error}");
     assert!(matches!(error, GateError::StandbyBehind { .. }), "{error}");
     assert!(judge(&now, Some(&progress(3, whole(3000)))).is_ok());
-    // The timeline then differs: the standby replays earlier timelines, or followed another server.
+    // The standby replays earlier timelines, or followed another server.
     let mut of_a_standby = progress(1, whole(3001));
     of_a_standby.lineage.standby = true;
     for (timeline, before) in [(2, progress(3, whole(3001))), (3, of_a_standby)] {
@@ -161,7 +159,7 @@ fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
         let error = judge(&now, Some(&before)).unwrap_err();
         assert!(matches!(error, GateError::StandbyBehind { .. }), "{error}");
     }
-    // A primary cannot have delivered anything beyond its timeline's end.
+    // A primary cannot have delivered beyond its timeline's end.
     let mark = judge(&now, Some(&progress(1, whole(3001)))).unwrap().mark;
     assert_eq!(mark, whole(1000));
     now.lineage.timeline = 2;
@@ -219,8 +217,7 @@ fn g6_a_slot_ahead_of_progress_is_a_gap() {
 
 #[test]
 fn g6_without_progress_there_is_no_exactly_once() {
-    // A slot that this process created fails too: its base was written before it, so the original
-    // slot is gone.
+    // A slot that this process created fails too: the base predates it.
     for created in [false, true] {
         let error = refused(&Facts { created, ..facts(3) }, None);
         assert!(matches!(error, GateError::NoProgress { .. }), "{error}");
@@ -302,7 +299,7 @@ fn g6_message_prefixes_change_between_transactions_and_not_within_one() {
     now.lineage.messages = prefixes("new");
     for (mark, refuses) in [(whole(900), false), (part(900, 950), true)] {
         let mut before = progress(3, mark);
-        // Progress of an earlier version does not contain this.
+        // Progress of an earlier version.
         assert!(judge(&now, Some(&before)).is_ok());
         before.lineage.messages = prefixes("old");
         let judged = judge(&now, Some(&before));
@@ -339,7 +336,6 @@ fn g1_a_table_that_left_its_published_schema_for_a_while_is_refused() {
     assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
 }
 
-/// An altered publication may have temporarily omitted rows.
 #[test]
 fn g1_a_publication_that_was_altered_is_told_and_carried_on() {
     let warnings = |before: Option<u32>, after: Option<u32>| {
@@ -374,8 +370,8 @@ fn g1_g6_the_last_commit_is_demanded_of_the_log() {
     assert_eq!(judge(&at_the_mark, Some(&progress(3, mark))).unwrap().check, None);
 }
 
-/// Timeline 1 ended at 1000, and the mark lies after it. Either a standby was promoted while its
-/// relay streamed, or the old server is lost.
+/// Timeline 1 ended at 1000, and the mark lies after it. Either a standby was promoted, or the old
+/// server is lost.
 #[test]
 fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
     let last = Some(CommitId { lsn: at(1190), xid: 7, time_us: 70 });
@@ -388,7 +384,7 @@ fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
     // A server whose log is shorter never sent it.
     let short = Facts { server: at(1100), ..facts(3) };
     assert_eq!(judge(&short, Some(&of_a_standby)).unwrap().mark, whole(1000));
-    // If no commit was delivered yet, only a slot on the new timeline proves that it is the same
+    // Without a delivered commit, only a slot on the new timeline proves that it is the same
     // standby.
     of_a_standby.mark = whole(1200);
     let told = Facts { confirmed: at(1200), ..facts(3) };

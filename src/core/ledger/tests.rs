@@ -1,4 +1,4 @@
-//! Tests of the ledger: its guarantees by example, then random histories against a naive model.
+//! Tests by example, then random histories against a naive model.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -192,7 +192,7 @@ fn commit_times_come_out_as_transactions_settle() {
     assert_eq!(ledger.oldest_commit_time(), None);
 }
 
-/// One step of a random history. Positions are relative, so that they rise.
+/// Positions are relative, so that they rise.
 #[derive(Debug, Clone)]
 enum Step {
     Begin,
@@ -213,14 +213,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// Keeps every record and promise, and searches all of them each time.
+/// Keeps and searches every record and promise.
 #[derive(Default)]
 struct Naive {
     /// (transaction, its end once committed)
     ends: Vec<Option<u64>>,
     /// (transaction, ticket), unconfirmed
     unconfirmed: Vec<(usize, Ticket)>,
-    /// (the number of transactions begun before it, position)
+    /// (transactions begun before, position)
     keepalives: Vec<(usize, u64)>,
     position: u64,
 }
@@ -242,7 +242,7 @@ impl Naive {
 }
 
 proptest! {
-    /// G1, G3 and G5 at once: the ring agrees with an exhaustive search.
+    /// Covers G1, G3 and G5.
     #[test]
     fn g1_the_ring_agrees_with_a_naive_model(steps in steps()) {
         let mut ledger = ledger();

@@ -1,8 +1,4 @@
-//! Helpers for unit tests: outbox rows encoded as pgoutput and decoded again, as if a server had
-//! sent them.
-//!
-//! Input: columns of a table or values of a row. Output: the relation cache with that table; rows
-//! that borrow from it, also from an excerpt.
+//! Outbox rows for unit tests, encoded as pgoutput and decoded again.
 
 use super::{Outbox, OutboxError, OutboxRow, OutboxSpec, Position, TableName};
 use crate::lsn::Lsn;
@@ -33,7 +29,7 @@ pub(crate) fn describe(outbox: &mut Outbox, id: u32, name: &str, columns: &[(&st
     }
 }
 
-/// Declares `id` a domain over a built-in type.
+/// Declares a domain over a built-in type.
 pub(crate) fn describe_domain(outbox: &mut Outbox, id: u32, schema: &str, base: &str) {
     outbox.type_name(&Type { id, schema: schema.as_bytes(), name: base.as_bytes() });
 }
@@ -52,7 +48,6 @@ pub(crate) fn insert<'a>(
     }
 }
 
-/// The excerpt of an oversized insert into the fixture's table.
 pub(crate) fn excerpt(row: &[Column<'_>]) -> Excerpt {
     let mut data = Vec::new();
     encode::insert(&mut data, TABLE, row);

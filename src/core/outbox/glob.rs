@@ -1,10 +1,8 @@
-//! Matches glob patterns: `*` matches any bytes, `?` one UTF-8 character, everything else itself.
+//! Matches globs: `*` matches any bytes, `?` one UTF-8 character.
 //!
-//! [`matches()`] compares a whole text; [`may_match`] decides whether a text with a cut end may
-//! match. The time is at most the product of both lengths. Used for prefixes of logical messages,
-//! routing rules and topic names.
+//! The time is at most the product of both lengths.
 
-/// True if the whole `text` matches.
+/// True if the whole text matches.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut pattern, mut text) = (pattern, text);
     // Where to resume if a star must swallow one more byte.
@@ -31,8 +29,8 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// True if a text with this beginning may match, provided it is longer than any match of a pattern
-/// without a star. The pattern after the first star is ignored.
+/// True if a longer text with this beginning may match. The pattern after the first star is
+/// ignored.
 pub fn may_match(pattern: &[u8], beginning: &[u8]) -> bool {
     let head = pattern.split_inclusive(|byte| *byte == b'*').next().unwrap_or(pattern);
     head.ends_with(b"*") && matches(head, beginning)

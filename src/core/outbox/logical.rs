@@ -1,9 +1,8 @@
 //! Reads a logical message (`pg_logical_emit_message`) as an outbox row.
 //!
-//! Input: the message's content, a JSON object whose members are columns; for an oversized message,
-//! its beginning. Output: an [`OutboxRow`] whose values are text, typed by their JSON type; objects
-//! and arrays have the type `type_oid::DOCUMENT`. Invariant: every content yields a row. Content
-//! that is not a JSON object yields a row with a flaw, which becomes a dead letter (G4, G7).
+//! Input: a JSON object whose members are columns, or its beginning. Output: an [`OutboxRow`] of
+//! text, typed by JSON type; objects and arrays are `type_oid::DOCUMENT`. Other content yields a
+//! row with a flaw, which becomes a dead letter (G4, G7).
 
 use super::row::{Cell, ColumnPosition, Format, OutboxRow, Position};
 use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};
@@ -14,7 +13,7 @@ use crate::pgoutput::{Excerpt, LogicalMessage};
 #[derive(Debug, Clone)]
 pub(super) struct Content {
     table: TableName,
-    /// By slot; the columns are the slots themselves.
+    /// Columns are the slots themselves.
     places: Vec<Option<ColumnPosition>>,
     cells: Vec<Cell>,
     bytes: Vec<u8>,
@@ -84,8 +83,7 @@ impl Content {
         });
     }
 
-    /// Appends the value as Postgres would print it, and returns the narrowest type that Debezium's
-    /// decoder would choose.
+    /// Appends Postgres's text; returns the narrowest type that Debezium's decoder would choose.
     fn write(&mut self, json: &Json) -> u32 {
         match json {
             Json::Null => oid::TEXT,

@@ -1,10 +1,8 @@
 //! Turns pgoutput messages into outbox rows.
 //!
-//! Input: an [`OutboxSpec`] (which tables and logical messages are outboxes, which columns are
-//! read), then the Relation, Type, Insert and logical messages of one replication session. Output:
-//! [`OutboxRow`]s, whose columns are found by index. Invariant: a row is read with its table's
-//! newest Relation message, whatever DDL ran before. A column that the table lacks is absent from
-//! the row. Malformed rows are a typed error (G7).
+//! Input: an [`OutboxSpec`], then Relation, Type, Insert and logical messages of one session.
+//! Output: [`OutboxRow`]s. A row is read with its table's newest Relation, whatever DDL ran before;
+//! a missing column is absent. Malformed rows are errors (G7).
 
 mod error;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tests of the relation cache: DDL, several tables, column aliases and malformed rows.
+//! Tests of the relation cache.
 
 use super::fixture::{TABLE, describe, describe_domain, insert, spec};
 use super::*;
@@ -70,7 +70,6 @@ fn other_tables_are_told_apart_from_unknown_ones() {
     );
     assert_eq!(outbox.table(2), Some(&TableName::new("public", "letters")));
     assert_eq!((outbox.table(3), outbox.table(4)), (None, None));
-    // A rename removes one table and adds another.
     describe(&mut outbox, 1, "outbox_old", &columns);
     describe(&mut outbox, 3, "outbox", &columns);
     assert!(insert(&mut outbox, &mut data, 1, &[Text(b"x")]).expect("a row").is_none());
@@ -92,7 +91,7 @@ fn g1_a_table_is_known_by_its_oid_whatever_it_was_called_when_the_row_was_writte
             ("public.outbox", text(b"x"))
         );
     }
-    // A dropped table that had the name before.
+    // A dropped table had the name before.
     describe(&mut outbox, TABLE - 1, "outbox", &[("id", type_oid::TEXT)]);
     assert!(insert(&mut outbox, &mut data, TABLE - 1, &[Text(b"x")]).expect("a row").is_some());
 }

@@ -1,8 +1,4 @@
-//! OIDs of the built-in types that the router treats specially (from `pg_type.dat`; they never
-//! change).
-//!
-//! Also look-ups between a type's name and OID, and between the OIDs of an array and its elements.
-//! `DOCUMENT` is not a Postgres type: it marks a JSON object or array in a logical message.
+//! OIDs of built-in types (from `pg_type.dat`; they never change).
 
 /// `bool`
 pub const BOOL: u32 = 16;
@@ -52,10 +48,10 @@ pub const TIMETZ: u32 = 1266;
 pub const NUMERIC: u32 = 1700;
 /// `tsvector`
 pub const TSVECTOR: u32 = 3614;
-/// Not a Postgres type (0 is `InvalidOid`): a JSON object or array in a logical message's content.
+/// Not a Postgres type (0 is `InvalidOid`): a JSON object or array in a logical message.
 pub const DOCUMENT: u32 = 0;
 
-/// OID of a type in `pg_catalog`, if it is listed above.
+/// OID of a listed type in `pg_catalog`.
 pub fn by_name(name: &[u8]) -> Option<u32> {
     Some(match name {
         b"bool" => BOOL,
@@ -86,7 +82,7 @@ pub fn by_name(name: &[u8]) -> Option<u32> {
     })
 }
 
-/// Array types, each before its element type.
+/// Array and element types.
 const ARRAYS: [(u32, u32); 20] = [
     (199, JSON),
     (1000, BOOL),
@@ -110,12 +106,12 @@ const ARRAYS: [(u32, u32); 20] = [
     (3807, JSONB),
 ];
 
-/// Element type of an array; `None` for other types.
+/// Element type of an array.
 pub fn element_of(array: u32) -> Option<u32> {
     ARRAYS.iter().find(|(of, _)| *of == array).map(|(_, element)| *element)
 }
 
-/// Array type of these elements.
+/// Array type of an element.
 pub fn array_of(element: u32) -> Option<u32> {
     ARRAYS.iter().find(|(_, of)| *of == element).map(|(array, _)| *array)
 }

@@ -1,11 +1,9 @@
-//! Converts pgoutput messages from a single-byte encoding to UTF-8, because the server's conversion
+//! Converts pgoutput messages from a single-byte encoding to UTF-8. The server's own conversion
 //! ends the stream at a character without an equivalent.
 //!
-//! Input: the Unicode character for each byte above 127, according to the server, and messages that
-//! the server did not convert. Output: messages that [`decode`] reads; also commands in that
-//! encoding. Invariant: a column's text is converted completely, or stays unchanged and is
-//! reported. A message that needs no conversion is not copied. The caller bounds the result (G3).
-//! No I/O.
+//! Input: the character of each byte above 127, and messages that the server did not convert.
+//! Output: messages that [`decode`] reads. A column's text is converted completely, or stays
+//! unchanged and is reported. The caller bounds the result (G3).
 
 use super::error::DecodeError;
 use super::message::{Insert, LogicalMessage, Message, Relation, decode};
@@ -13,12 +11,12 @@ use super::tuple::Column;
 
 const HIGH_BYTES: usize = 128;
 
-/// Capacity kept between messages, so that one huge row does not hold its memory forever.
+/// Capacity kept between messages, so that a huge row does not hold its memory.
 const KEPT_BYTES: usize = 1 << 20;
 
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// A single-byte encoding whose first 128 bytes are ASCII.
+/// A single-byte superset of ASCII.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charset {
     name: String,
@@ -30,40 +28,38 @@ pub struct Charset {
 pub enum Conversion {
     /// The message is identical in UTF-8.
     Same,
-    /// The message was rewritten in UTF-8.
+    /// The message was rewritten.
     Converted,
-    /// The result would exceed the limit, and was not written.
+    /// The result would exceed the limit.
     TooLong,
 }
 
-/// Buffer for a rewritten message; kept for its capacity.
+/// Reusable buffer for a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Converted {
-    /// The rewritten message.
+    /// Rewritten message.
     pub message: Vec<u8>,
-    /// Columns of an inserted row, from 0, whose text has no equivalent and stays unchanged.
+    /// Columns of an inserted row, from 0, that stay unchanged.
     pub untranslatable: Vec<usize>,
 }
 
 impl Charset {
-    /// Creates an encoding with Postgres's name. `characters`: the character of each byte from 128
-    /// on; `None` without an equivalent in UTF-8.
+    /// Creates an encoding. `characters`: for each byte from 128 on; `None` without an equivalent.
     pub const fn new(name: String, characters: [Option<char>; HIGH_BYTES]) -> Self {
         Self { name, characters }
     }
 
-    /// Postgres's name of the encoding.
+    /// Postgres's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Converts text to UTF-8, with U+FFFD for bytes without an equivalent. For names and for texts
-    /// that people read.
+    /// Converts text for people, with U+FFFD for bytes without an equivalent.
     pub fn text(&self, bytes: &[u8]) -> String {
         bytes.iter().map(|&byte| self.character(byte).unwrap_or(REPLACEMENT)).collect()
     }
 
-    /// Encodes text; `None` if the encoding lacks a character.
+    /// Encodes text, if possible.
     pub fn encode(&self, text: &str) -> Option<Vec<u8>> {
         let byte = |character: char| {
             if character.is_ascii() {
@@ -75,7 +71,7 @@ impl Charset {
         text.chars().map(byte).collect()
     }
 
-    /// Rewrites a message in UTF-8, unless it is identical there or would exceed `bytes_max`.
+    /// Rewrites a message, unless it is identical or would exceed `bytes_max`.
     pub fn convert(
         &self,
         data: &[u8],
@@ -95,7 +91,7 @@ impl Charset {
         }
     }
 
-    /// Appends text as UTF-8, and bytes without an equivalent unchanged.
+    /// Keeps bytes without an equivalent.
     pub(super) fn append(&self, text: &[u8], out: &mut Vec<u8>) {
         let mut utf8 = [0; 4];
         for chunk in text.chunk_by(|one, next| one.is_ascii() == next.is_ascii()) {
@@ -112,7 +108,7 @@ impl Charset {
         }
     }
 
-    /// Length of the text in UTF-8; `None` if a byte has no equivalent.
+    /// `None` if a byte has no equivalent.
     fn converted_bytes(&self, text: &[u8]) -> Option<usize> {
         if text.is_ascii() {
             return Some(text.len());

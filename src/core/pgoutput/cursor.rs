@@ -1,7 +1,6 @@
-//! Reads big-endian integers, lengths, byte strings and zero-terminated strings from a message,
-//! with bounds checks.
+//! Reads fields of a message with bounds checks.
 //!
-//! A read returns the value, or an error with field and offset; it never panics or allocates (G7).
+//! An error has field and offset; nothing panics or allocates (G7).
 
 use super::error::DecodeError;
 
@@ -44,7 +43,7 @@ impl<'a> Cursor<'a> {
         self.array(field).map(i64::from_be_bytes)
     }
 
-    /// A 32-bit length or count, which is signed in the protocol.
+    /// Signed in the protocol.
     pub(super) fn length(&mut self, field: &'static str) -> Result<usize, DecodeError> {
         usize::try_from(self.i32(field)?).map_err(|_| DecodeError::NegativeLength { field })
     }
@@ -59,7 +58,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// A zero-terminated string, without the zero byte.
+    /// Ends with a zero byte.
     pub(super) fn string(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let end = self.rest.iter().position(|&byte| byte == 0).ok_or(self.truncated(field))?;
         let text = self.bytes(end, field)?;
@@ -67,7 +66,7 @@ impl<'a> Cursor<'a> {
         Ok(text)
     }
 
-    /// The bytes that `skip` passes, as one slice.
+    /// The bytes that `skip` passes.
     pub(super) fn span(
         &mut self,
         skip: impl FnOnce(&mut Self) -> Result<(), DecodeError>,

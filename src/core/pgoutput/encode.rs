@@ -1,28 +1,28 @@
-//! Encodes pgoutput messages, for simulations, benchmarks and the dry run of routing.
+//! Encodes pgoutput messages for simulations, benchmarks and dry runs.
 //!
-//! Each public function appends one whole message to `out`. A length that the protocol cannot
-//! represent is cut to the largest possible one, and the decoder then refuses the message.
+//! Functions append to `out`. A length that the protocol cannot represent is cut, and the decoder
+//! refuses the message.
 
 use super::message::{Begin, Commit, LogicalMessage, Origin, StreamAbort, Type};
 use super::tuple::Column;
 
-/// A table, for [`relation`].
+/// A table for [`relation`].
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a> {
-    /// The table's OID.
+    /// OID.
     pub id: u32,
-    /// The schema's name.
+    /// Schema.
     pub schema: &'a [u8],
-    /// The table's name.
+    /// Name.
     pub name: &'a [u8],
-    /// Column names and type OIDs, in order.
+    /// Column names and type OIDs.
     pub columns: &'a [(&'a [u8], u32)],
 }
 
-/// The old row of an UPDATE or DELETE.
+/// Old row of an UPDATE or DELETE.
 #[derive(Debug, Clone, Copy)]
 pub enum Old<'a> {
-    /// The replica identity's columns.
+    /// Replica identity.
     Key(&'a [Column<'a>]),
     /// All columns.
     Whole(&'a [Column<'a>]),
@@ -51,12 +51,12 @@ pub fn origin(out: &mut Vec<u8>, origin: &Origin<'_>) {
     string(out, origin.name);
 }
 
-/// Tag `R`, with the default replica identity, no key columns, and no type modifiers.
+/// Tag `R`, with default replica identity.
 pub fn relation(out: &mut Vec<u8>, table: &Table<'_>) {
     relation_with(out, table, &[]);
 }
 
-/// Like [`relation`], with type modifiers for the first columns.
+/// Like [`relation`], with type modifiers.
 pub fn relation_with(out: &mut Vec<u8>, table: &Table<'_>, modifiers: &[i32]) {
     out.push(b'R');
     out.extend(table.id.to_be_bytes());
@@ -106,7 +106,7 @@ pub fn delete(out: &mut Vec<u8>, relation: u32, before: Old<'_>) {
     old(out, before);
 }
 
-/// Tag `T`; `options` as in [`super::Truncate::options`].
+/// Tag `T`; see [`super::Truncate::options`].
 pub fn truncate(out: &mut Vec<u8>, options: u8, relations: &[u32]) {
     out.push(b'T');
     out.extend(length(relations.len()));

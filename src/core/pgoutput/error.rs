@@ -1,56 +1,52 @@
-//! Defines [`DecodeError`]: why bytes are not one whole pgoutput message, with a hint for the
-//! operator.
-//!
-//! Such bytes end the session. [`UNREAD_MESSAGE`] is the hint for a message that this release
-//! cannot read.
+//! Defines [`DecodeError`]: why bytes are not a pgoutput message.
 
 /// The bytes are not one whole pgoutput message of protocol version 1. Upholds G7: any input yields
-/// a message or one of these errors. Offsets count from the message's tag.
+/// a message or one of these errors. Offsets count from the tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The frame is empty.
     #[error("an empty pgoutput message")]
     Empty,
-    /// The tag is not part of version 1, for example a tag of streamed transactions.
+    /// The tag is not part of version 1.
     #[error("an unknown pgoutput message tag 0x{tag:02X}")]
     UnknownTag {
-        /// The message's tag.
+        /// The tag.
         tag: u8,
     },
-    /// The message ends before its announced end.
+    /// The message ends too early.
     #[error("a pgoutput message that ends inside its {field}, at byte {offset}")]
     Truncated {
-        /// The field that was read.
+        /// Field.
         field: &'static str,
-        /// Offset of the field.
+        /// Its offset.
         offset: usize,
     },
     /// Bytes follow the last field.
     #[error("a pgoutput message with {bytes} bytes too many")]
     Trailing {
-        /// Number of remaining bytes.
+        /// Remaining bytes.
         bytes: usize,
     },
-    /// A message without values exceeds the largest size of its kind.
+    /// A message without values is too large.
     #[error("a pgoutput message 0x{tag:02X} of {bytes} bytes")]
     TooLong {
-        /// Its kind.
+        /// Tag.
         tag: u8,
-        /// Its size.
+        /// Size.
         bytes: usize,
     },
-    /// A length or count below zero.
+    /// A negative length or count.
     #[error("a pgoutput message whose {field} is negative")]
     NegativeLength {
-        /// The length's field.
+        /// Field.
         field: &'static str,
     },
-    /// A byte that selects an alternative has an unknown value.
+    /// A selector byte is unknown.
     #[error("a pgoutput message whose {field} is 0x{found:02X}")]
     UnknownMarker {
-        /// The byte's field.
+        /// Field.
         field: &'static str,
-        /// The unknown value.
+        /// Byte.
         found: u8,
     },
 }
@@ -61,7 +57,7 @@ pub const UNREAD_MESSAGE: &str = "nothing is lost: every row stays in Postgres; 
     another cause";
 
 impl DecodeError {
-    /// What the operator can do.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         Some(UNREAD_MESSAGE.to_owned())
     }

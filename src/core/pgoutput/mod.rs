@@ -1,9 +1,8 @@
-//! Decodes pgoutput, the format of Postgres's logical replication messages.
+//! Decodes pgoutput, the format of Postgres's logical replication.
 //!
-//! Input: the payload of one XLogData frame. Output: a [`Message`] that borrows from it, without
-//! copies or allocations. Invariant: a message is read to its last byte, or refused with a typed
+//! A [`Message`] borrows from one XLogData frame, and is read to its last byte or refused with a
 //! [`DecodeError`] (G7). [`mod@encode`] is the inverse; [`Excerpt`] reads a message that is too
-//! large to hold; [`Charset`] converts messages from a single-byte encoding.
+//! large to hold.
 
 mod charset;
 mod cursor;

@@ -1,4 +1,4 @@
-//! Tests of the decoder with messages of a real server, with the encoder, and with random bytes.
+//! Tests of the decoder with messages of a server, with the encoder, and with random bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -28,8 +28,7 @@ fn columns<'a>(tuple: &Tuple<'a>) -> Vec<Column<'a>> {
     columns
 }
 
-/// Encodes the message again. The recordings prove that the layout is the server's, so equality
-/// with the original proves that every field was read.
+/// The recordings are the server's, so equality proves that every field was read.
 fn encoded(message: &Message<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     match message {

@@ -1,9 +1,6 @@
-//! Defines [`PgTime`]: a Postgres timestamp in microseconds since 2000-01-01 UTC.
-//!
-//! Conversions from and to Unix time saturate.
+//! Defines [`PgTime`], a Postgres timestamp. Conversions saturate.
 
-/// Microseconds from the Unix epoch to Postgres's epoch, 2000-01-01 00:00:00 UTC
-/// (`POSTGRES_EPOCH_JDATE` in `datatype/timestamp.h`).
+/// Microseconds to 2000-01-01 00:00:00 UTC (`POSTGRES_EPOCH_JDATE` in `datatype/timestamp.h`).
 const EPOCH_DISTANCE_US: i64 = 946_684_800_000_000;
 
 /// Microseconds since 2000-01-01 00:00:00 UTC.
@@ -11,17 +8,17 @@ const EPOCH_DISTANCE_US: i64 = 946_684_800_000_000;
 pub struct PgTime(pub i64);
 
 impl PgTime {
-    /// Converts microseconds since 1970-01-01 00:00:00 UTC; saturates.
+    /// Converts Unix microseconds.
     pub const fn from_unix_us(unix_us: i64) -> Self {
         Self(unix_us.saturating_sub(EPOCH_DISTANCE_US))
     }
 
-    /// Microseconds since 1970-01-01 00:00:00 UTC; saturates about 290,000 years from now.
+    /// Unix microseconds.
     pub const fn unix_us(self) -> i64 {
         self.0.saturating_add(EPOCH_DISTANCE_US)
     }
 
-    /// Milliseconds since 1970-01-01 00:00:00 UTC, rounded down.
+    /// Unix milliseconds, rounded down.
     pub const fn unix_ms(self) -> i64 {
         self.unix_us().div_euclid(1000)
     }

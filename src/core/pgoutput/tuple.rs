@@ -1,28 +1,23 @@
-//! Reads the column values of one row (TupleData) in their wire form.
-//!
-//! A [`Tuple`] is checked when its message is decoded, and borrows the bytes; [`Columns`] walks it
-//! without errors and without allocation. A [`Column`] is NULL, unchanged, text or binary.
+//! Reads the column values of a row (TupleData).
 
 use super::cursor::Cursor;
 use super::error::DecodeError;
 
-/// One column of a [`Tuple`]. The server selects the form per column: a type without a send
-/// function stays text in binary mode.
+/// A column of a [`Tuple`]. A type without a send function stays text in binary mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column<'a> {
     /// SQL NULL.
     Null,
-    /// An out-of-line (TOAST) value that an UPDATE did not change; its bytes are not sent. Never
-    /// part of an INSERT.
+    /// A TOAST value that an UPDATE did not change; never part of an INSERT.
     Unchanged,
-    /// The type's text form, in the session's encoding.
+    /// Text in the session's encoding.
     Text(&'a [u8]),
-    /// The type's binary form.
+    /// Binary form.
     Binary(&'a [u8]),
 }
 
-/// A row's columns in the order of the Relation. They were checked during decoding, so walking them
-/// cannot fail. Each walk parses them again, which saves an index.
+/// A row's columns in the order of the Relation. They were checked, so walking them cannot fail.
+/// Each walk parses them again, which saves an index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tuple<'a> {
     count: u16,
@@ -51,25 +46,25 @@ impl<'a> Tuple<'a> {
         self.count == 0
     }
 
-    /// The wire bytes of the columns. [`Columns::with_ends`] gives each column's offset.
+    /// Wire bytes; see [`Columns::with_ends`].
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.columns
     }
 
-    /// Iterates over the columns in order.
+    /// Iterates over the columns.
     pub fn columns(&self) -> Columns<'a> {
         Columns { cursor: Cursor::new(self.columns), left: self.count }
     }
 }
 
 impl std::fmt::Debug for Tuple<'_> {
-    /// Shows only the number of columns, because contents must not be logged.
+    /// Contents must not be logged.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tuple").field("columns", &self.count).finish_non_exhaustive()
     }
 }
 
-/// Iterator over a [`Tuple`]'s columns.
+/// Iterator over [`Column`]s.
 #[derive(Debug, Clone)]
 pub struct Columns<'a> {
     cursor: Cursor<'a>,
@@ -77,8 +72,8 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Each column with its end offset in [`Tuple::as_bytes`]. A value is the last part of its
-    /// column, so it starts its own length before that offset.
+    /// Each column with its end offset in [`Tuple::as_bytes`]. A value starts its own length before
+    /// that.
     pub fn with_ends(mut self) -> impl Iterator<Item = (Column<'a>, usize)> {
         std::iter::from_fn(move || {
             let column = self.next()?;

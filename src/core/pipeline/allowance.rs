@@ -1,8 +1,6 @@
-//! Limits the share of time spent on waits that hold up all other rows ([`Allowance`]).
+//! Limits the time spent on waits that hold up all other rows.
 //!
-//! Input: the time, as a duration since any fixed moment, and the time spent or returned. Output:
-//! the time that may still be spent. Invariant: in any span of time the grants total at most `most`
-//! plus one part in `share` of that span.
+//! In any span of time the grants total at most `most` plus one part in `share` of that span.
 
 use std::time::Duration;
 
@@ -16,7 +14,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Allows `most` at once. One part in `share` of the passing time is granted again.
+    /// Allows `most` at once, and one part in `share` of the passing time.
     ///
     /// # Panics
     ///
@@ -26,7 +24,7 @@ impl Allowance {
         Self { most, share, left: most, at: Duration::ZERO }
     }
 
-    /// The time that may be spent now.
+    /// Time that may be spent now.
     pub fn left(&mut self, now: Duration) -> Duration {
         let earned = now.saturating_sub(self.at) / self.share;
         self.at = self.at.max(now);
@@ -34,12 +32,12 @@ impl Allowance {
         self.left
     }
 
-    /// Books time that is spent, or is about to be.
+    /// Books time that is spent.
     pub fn spend(&mut self, time: Duration, now: Duration) {
         self.left = self.left(now).saturating_sub(time);
     }
 
-    /// Returns booked time that was not needed.
+    /// Returns time that was not needed.
     pub fn give_back(&mut self, time: Duration, now: Duration) {
         self.left = self.left(now).saturating_add(time).min(self.most);
     }

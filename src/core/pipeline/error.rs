@@ -1,8 +1,4 @@
-//! Defines [`PipelineError`]: why the pipeline ends its session, with a hint for the operator.
-//!
-//! Causes: undecodable messages, contradictions in the stream, rows or dead letters that cannot be
-//! delivered, updated outbox rows, or a log other than the resumed one. `is_definite` separates
-//! errors that only the operator can fix from those that a new session fixes.
+//! Defines [`PipelineError`]: why the pipeline ends its session.
 
 use super::mark::CommitId;
 use crate::ledger::LedgerError;
@@ -10,8 +6,7 @@ use crate::outbox::{OutboxError, TableName};
 use crate::pgoutput::{DecodeError, UNREAD_MESSAGE};
 use crate::route::{Rejection, RejectionCode};
 
-/// Why a session ends. Nothing unconfirmed was acknowledged, so the next session starts from the
-/// slot without losing a row.
+/// Why a session ends. Nothing unconfirmed was acknowledged, so the next session loses no row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PipelineError {
     /// The bytes are not pgoutput.
@@ -20,56 +15,55 @@ pub enum PipelineError {
     /// The tables do not match the configuration.
     #[error(transparent)]
     Outbox(#[from] OutboxError),
-    /// A begin, commit or confirmation that cannot be right.
+    /// An impossible begin, commit or confirmation.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// A row cannot be delivered, and the policy is to stop.
     #[error("{row} cannot be delivered: {}", .rejection.reason)]
     Rejected {
-        /// Names the row by table and position, or the record by topic.
+        /// Table and position, or the record's topic.
         row: String,
-        /// The reason.
+        /// Reason.
         rejection: Rejection,
     },
-    /// The dead letter cannot be delivered either.
+    /// A dead letter cannot be delivered.
     #[error("a dead letter for topic `{topic}` is refused: {}", .rejection.reason)]
     DeadLetterRefused {
-        /// The dead-letter topic.
+        /// Its topic.
         topic: String,
-        /// The reason.
+        /// Reason.
         rejection: Rejection,
     },
-    /// A row of the outbox was updated, and the policy is to stop.
+    /// A row was updated, and the policy is to stop.
     #[error("a row of outbox table {table} was updated")]
     Updated {
-        /// The table.
+        /// Table.
         table: TableName,
     },
-    /// The server's log differs from the log of the delivered rows.
+    /// The log differs from the log of the delivered rows.
     #[error(
         "the server's log does not have the commit of transaction {} at {}, up to which rows were \
          delivered",
         .delivered.xid, .delivered.lsn
     )]
     OtherLog {
-        /// The last delivered commit.
+        /// Last delivered commit.
         delivered: CommitId,
     },
-    /// The caller submitted the next frame although there was no room for the last one's record: a
-    /// bug, detected before the row could be lost.
+    /// The caller skipped a frame without room: a bug, detected before a row could be lost.
     #[error("a record was neither sent nor refused before the next frame")]
     NotSent,
 }
 
 impl PipelineError {
-    /// True if only a human can fix the error. A new session fixes the others.
+    /// True if only a human can fix the error, not a new session.
     pub const fn is_definite(&self) -> bool {
         match self {
             Self::Rejected { .. }
             | Self::DeadLetterRefused { .. }
             | Self::Updated { .. }
             | Self::Ledger(LedgerError::AbortedWithin { .. }) => true,
-            // In another log nothing is settled that could be drained, so the session ends at once.
+            // In another log nothing can be drained.
             Self::OtherLog { .. }
             | Self::Decode(_)
             | Self::Outbox(_)
@@ -78,8 +72,7 @@ impl PipelineError {
         }
     }
 
-    /// True if the current message is unreadable or misplaced. Another session fails at it in the
-    /// same way.
+    /// True if every session fails at the current message.
     pub const fn is_of_a_message(&self) -> bool {
         match self {
             Self::Decode(_) | Self::Outbox(_) => true,
@@ -95,7 +88,7 @@ impl PipelineError {
         }
     }
 
-    /// What the operator can do.
+    /// Advice for the operator.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Decode(error) => error.hint(),
@@ -127,7 +120,7 @@ impl PipelineError {
                  passed over: report it with the log"
                     .to_owned(),
             ),
-            // The gate's error reports it with its own hint.
+            // The gate's error has its own hint.
             Self::OtherLog { .. } => None,
         }
     }

@@ -1,42 +1,41 @@
-//! Defines [`Mark`]: a stream's delivered position, in a form that outlives a session.
+//! Defines [`Mark`]: a delivered position that outlives a session.
 //!
-//! A mark lies between two rows: the end of a transaction or a row within one, and the last
-//! delivered commit ([`CommitId`]). The pipeline makes it, Kafka stores it beside the records, and
-//! a later session's pipeline skips the rows that it covers. A log position is not enough: all rows
-//! of a COPY can share one, and a transaction may be larger than one stored batch.
+//! A mark lies between two rows. Kafka stores it beside the records, and later sessions skip the
+//! rows before it. A log position is not enough: all rows of a COPY can share one, and a
+//! transaction may exceed one stored batch.
 
 use crate::lsn::Lsn;
 use crate::outbox::Position;
 
-/// A position between two rows. Marks have the order of the stream.
+/// A position between two rows, in the order of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Mark {
-    /// Every transaction that ends at or below this lies before the mark.
+    /// Transactions that end at or below this are covered.
     pub end: Lsn,
-    /// The delivered part of the following transaction.
+    /// Delivered part of the next transaction.
     pub part: Option<PartialTransaction>,
-    /// The last commit of rows before the mark, or the commit of the transaction in `part`. It
-    /// distinguishes this log from a copy's log. `None`: not known.
+    /// Last commit with rows before the mark, or the commit of `part`; distinguishes this log from
+    /// a copy's.
     pub last: Option<CommitId>,
 }
 
-/// Identifies a commit; another log has a different one at its position.
+/// Identity of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitId {
     /// Start of the commit record.
     pub lsn: Lsn,
-    /// The transaction's 32-bit number.
+    /// 32-bit transaction number.
     pub xid: u32,
-    /// Commit time in microseconds since 2000.
+    /// Microseconds since 2000.
     pub time_us: i64,
 }
 
-/// The beginning of a transaction that is delivered in several parts.
+/// Beginning of a transaction that is delivered in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartialTransaction {
-    /// Start of its commit record; at or above the mark's `end`.
+    /// Start of its commit record; at or above `end`.
     pub commit_lsn: Lsn,
-    /// Number of rows before the mark; at least 1.
+    /// Rows before the mark; at least 1.
     pub rows: u64,
 }
 
@@ -46,8 +45,8 @@ impl Mark {
         Self { end, part: None, last: None }
     }
 
-    /// True if the row lies before the mark. A transaction's commit record starts below its own
-    /// end, and not below the previous transaction's end.
+    /// True if the row lies before the mark. A commit record starts below its own transaction's
+    /// end, and not below the previous one's.
     pub fn covers(&self, row: Position) -> bool {
         row.commit_lsn < self.end
             || self

@@ -1,9 +1,6 @@
-//! Handles the messages of the stream that are not outbox rows.
+//! Handles messages that are not outbox rows.
 //!
-//! Input: begin, commit, Relation and Type messages, changes other than inserts, and other logical
-//! messages, in stream order. Output: updates of the stream position, the ledger's transactions,
-//! the relation cache and the counters. Returns an error if the policy is to stop at an UPDATE of
-//! an outbox row, or if the log is not the resumed one (G6).
+//! An UPDATE of an outbox row, or a log other than the resumed one (G6), may be an error.
 
 use super::Pipeline;
 use super::error::PipelineError;
@@ -16,7 +13,6 @@ use crate::outbox::Position;
 use crate::pgoutput::{Begin, Message};
 
 impl Pipeline {
-    /// Checks the log against the evidence that is still missing, if any.
     pub(super) fn verify(
         &mut self,
         ask: impl FnOnce(&mut ResumeCheck) -> Result<bool, PipelineError>,

@@ -1,25 +1,22 @@
-//! Defines the operator's settings for rows that cannot be delivered and for updates of outbox rows.
-//!
-//! [`RejectPolicy`]: send a dead letter, stop, or skip. [`UpdatePolicy`]: ignore, warn, report an error, or
-//! stop.
+//! The operator's settings for undeliverable rows and updates.
 
 use crate::route::keyword_enum;
 
 /// The operator's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Treatment of a row that cannot be delivered.
+    /// For rows that cannot be delivered.
     pub rejected: RejectPolicy,
-    /// Treatment of an UPDATE of an outbox row.
+    /// For UPDATEs of outbox rows.
     pub on_update: UpdatePolicy,
 }
 
 /// `[route] rejected`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RejectPolicy {
-    /// Send it to this topic, with the reason in its headers.
+    /// Send it to a topic, with the reason.
     DeadLetter {
-        /// A legal topic name.
+        /// Legal name.
         topic: String,
     },
     /// Stop the relay; the row stays in Postgres.
@@ -29,13 +26,13 @@ pub enum RejectPolicy {
 }
 
 keyword_enum!(
-    /// `[outbox] on_update`. An outbox is append-only: an UPDATE never publishes anything.
+    /// `[outbox] on_update`: an UPDATE never publishes anything.
     UpdatePolicy {
         /// Count it.
         Ignore = "ignore",
-        /// Count it; the relay warns when [`super::Counters::updates`] grows.
+        /// Count it; the relay warns.
         Warn = "warn",
-        /// Count it; the relay reports an error when [`super::Counters::updates`] grows.
+        /// Count it; the relay reports an error.
         Error = "error",
         /// Stop the relay.
         Stop = "stop",

@@ -1,10 +1,7 @@
-//! Decides what a rejected row becomes: a dead letter, a skipped row, or an error that stops the
-//! relay.
+//! Decides what a rejected row becomes: a dead letter, a skipped row, or an error.
 //!
-//! Input: the row, its rejection, the policy, and the dead-letter topic's refusals so far. Output:
-//! a dead letter that is not known to be refused, a row to skip, or an error. If the topic refused
-//! such a letter before, a note replaces the value, or the timestamp is omitted. `is_dead_letter`
-//! recognises a dead letter by its first header. No I/O.
+//! If the topic refused such a letter before, a note replaces the value, or the timestamp is
+//! omitted.
 
 use super::confirmation::{Blame, RefusalCause};
 use super::error::PipelineError;
@@ -19,7 +16,7 @@ pub(super) enum Rejected {
     Skip(Box<Skipped>),
 }
 
-/// Applies the policy to a rejected row. `sent_us`: the server's clock in microseconds since 2000.
+/// Applies the policy. `sent_us`: the server's clock in microseconds since 2000.
 pub(super) fn rejected(
     policy: &RejectPolicy,
     router: &Router,
@@ -41,7 +38,7 @@ pub(super) fn rejected(
     }
 }
 
-/// A row by what finds it: its position in the log, or, if it was read from its table, its id.
+/// Names a row by its position, or by its id if it was read from its table.
 fn named(router: &Router, row: &OutboxRow<'_>) -> String {
     let table = row.table();
     match router.id_of(row) {
@@ -51,14 +48,13 @@ fn named(router: &Router, row: &OutboxRow<'_>) -> String {
     }
 }
 
-/// The form of the header `postrider-lsn` and Postgres's tools.
+/// As in `postrider-lsn` and Postgres's tools.
 fn printed(position: Position) -> String {
     format!("{}.{}", position.commit_lsn, position.index)
 }
 
-/// A row's dead letter, and whether it is sent alone. If its topic refuses it for its size, a note
-/// replaces the body. If the topic refuses it for its time, or possibly so, it has no timestamp. No
-/// other letter is delayed by either refusal (G4).
+/// A row's dead letter, and whether it is sent alone. A topic that refuses the letter for its size
+/// gets a note, for its time a letter without timestamp. Neither delays other letters (G4).
 fn letter(
     router: &Router,
     suspects: &mut Suspects,
@@ -94,8 +90,7 @@ fn letter(
     }
 }
 
-/// The error if the topic has refused a dead letter for a cause that neither a note nor a missing
-/// timestamp resolves.
+/// The error if neither a note nor a missing timestamp helps.
 pub(super) fn check_letters(blamed: &[Blame], letters: Option<&str>) -> Result<(), PipelineError> {
     for Blame { topic, cause, rejection, .. } in blamed {
         let is_final = *cause != RefusalCause::Size && !cause.may_be_the_time();
@@ -110,7 +105,7 @@ pub(super) fn check_letters(blamed: &[Blame], letters: Option<&str>) -> Result<(
     Ok(())
 }
 
-/// True for a dead letter; false for a row's record in the dead-letter topic.
+/// False for a row's own record in the dead-letter topic.
 pub(super) fn is_dead_letter(record: &OwnedRecord) -> bool {
     record.headers.first().is_some_and(|(name, _)| name == ERROR_CODE_HEADER)
 }

@@ -1,9 +1,7 @@
-//! Tracks the open transaction of the stream, and numbers its rows.
+//! Tracks the open transaction, and numbers its rows.
 //!
-//! Input: logical messages, and completed rows; `note` sets the position at begin and commit.
-//! Output: the position of the next row, and the completed part of the open transaction. Invariant:
-//! rows get the same numbers when their transaction is sent again. A non-transactional logical
-//! message counts as a transaction of its own, which ends where the message ends (G1).
+//! Rows get the same numbers when their transaction is sent again. A non-transactional message is a
+//! transaction of its own, which ends where the message ends (G1).
 
 use super::counters::Counters;
 use super::error::PipelineError;
@@ -15,9 +13,9 @@ use crate::pgoutput::{LogicalMessage, PgTime};
 
 #[derive(Debug, Default)]
 pub(super) struct StreamPosition {
-    /// Position of the open transaction's next row; `None` between transactions.
+    /// `None` between transactions.
     pub(super) next: Option<Position>,
-    /// End of the current message, if it is its own transaction.
+    /// End of a message that is its own transaction.
     lone_end: Option<Lsn>,
 }
 
@@ -26,8 +24,8 @@ impl StreamPosition {
         Ok(self.next.ok_or(LedgerError::NotOpen)?)
     }
 
-    /// Position of a logical message, equal at each submission. `sent_us`: the server's clock,
-    /// because a non-transactional message has no commit time.
+    /// Position of a logical message. `sent_us` replaces the commit time of a non-transactional
+    /// one.
     pub(super) fn message(
         &mut self,
         message: &LogicalMessage<'_>,
@@ -48,7 +46,7 @@ impl StreamPosition {
         Ok(position)
     }
 
-    /// True if the transaction with this commit and end is a non-transactional message.
+    /// True for a non-transactional message.
     pub(super) fn is_lone(commit_lsn: Lsn, end: Option<Lsn>) -> bool {
         // A commit record is longer than one byte.
         end.is_some_and(|end| commit_lsn == lone_place(end))
@@ -79,9 +77,8 @@ impl StreamPosition {
     }
 }
 
-/// Position of a message that ends at `end`. Its log position is its end (`DecodeLogicalMsg` in
-/// `replication/logical/decode.c`), where the next commit record may start. One byte before it,
-/// positions stay distinct.
+/// A message's log position is its end (`DecodeLogicalMsg` in `replication/logical/decode.c`),
+/// where the next commit record may start. One byte before it, positions stay distinct.
 fn lone_place(end: Lsn) -> Lsn {
     Lsn::new(end.get().saturating_sub(1))
 }

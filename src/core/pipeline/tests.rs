@@ -1,5 +1,5 @@
-//! Tests of the pipeline with malformed frames, and of the record that an error names.
-//! fixtures/scenarios and tests/core/session test the rest of the contract.
+//! Tests of the pipeline with malformed frames. fixtures/scenarios and tests/core/session test the
+//! rest.
 
 use super::*;
 use crate::ledger::LedgerError;
@@ -55,7 +55,7 @@ pub(crate) fn wal(data: &[u8]) -> Frame<'_> {
 
 pub(super) type Sent = (Ticket, Option<RejectionCode>, OwnedRecord);
 
-/// Submits a frame, and returns what the sink received, with or without room for it.
+/// Submits a frame; returns what the sink received.
 pub(super) fn hand_in(
     pipeline: &mut Pipeline,
     frame: Frame<'_>,
@@ -108,7 +108,6 @@ fn g4_a_row_that_was_not_sent_is_not_forgotten() {
     assert_eq!(pass(&mut pipeline, &frames[3]), Ok(None));
 }
 
-/// The counters do not store names of unused topics.
 #[test]
 fn g3_a_topic_that_refuses_is_not_counted() {
     let mut pipeline = pipeline(dead_letters());
@@ -149,8 +148,8 @@ fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
     }
 }
 
-/// A session with these suspects and a row without a topic. Returns its dead letter, and the
-/// findings if the topic refuses it for this cause together with others of its batch.
+/// A session with these suspects and a row without a topic; returns its dead letter, and the
+/// findings if the topic refuses it with others.
 fn refused_letter(
     suspects: Suspects,
     cause: RefusalCause,
@@ -206,7 +205,6 @@ fn g1_g4_a_letter_refused_for_what_no_other_form_changes_stops_the_relay_at_once
     }
 }
 
-/// The excerpt of a frame over the limit, which is 0 here.
 fn excerpt(data: &[u8]) -> Excerpt {
     let mut excerpt = Excerpt::begin(data.len());
     excerpt.take(data).unwrap();
@@ -254,7 +252,6 @@ fn g4_a_row_too_large_to_be_held_is_left_out_or_stops_the_relay_where_the_policy
     assert_eq!(skipping.settled(), Lsn::new(0x130));
 }
 
-/// A session skips the row if an earlier one has sent it, like every row.
 #[test]
 fn g6_a_row_too_large_to_be_held_is_sent_once() {
     let frames = transaction(b"payload");
@@ -312,7 +309,7 @@ fn errors_say_whom_they_concern_and_what_to_do() {
     }
 }
 
-/// Transactions with these numbers of rows, as frames, with the row's number as id.
+/// Frames of transactions with these numbers of rows; ids are numbers.
 fn history(sizes: &[usize]) -> Vec<Vec<u8>> {
     let table = Table { id: 1, schema: b"public", name: b"outbox", columns: &COLUMNS };
     let (mut frames, mut row, mut lsn) = (vec![Vec::new()], 0, 0x100);
@@ -387,8 +384,6 @@ fn g1_g6_while_the_last_commit_is_not_found_nothing_is_sent_or_settled() {
 }
 
 proptest! {
-    /// Whatever a session reached and wherever Postgres resumes, all sessions together send every
-    /// row once.
     #[test]
     fn g6_a_session_resumed_anywhere_sends_the_rest_once(
         sizes in prop::collection::vec(0_usize..5, 1..6),
@@ -402,11 +397,10 @@ proptest! {
         let ends = [cuts[0].index(frames.len()), cuts[1].index(frames.len()), frames.len()];
         for (end, from) in ends.into_iter().zip(from) {
             let mut pipeline = pipeline(dead_letters());
-            // Each session announces the table. It may start at any unacknowledged transaction, or
+            // Each session announces the table and may start at any unacknowledged transaction, or
             // earlier.
             let start = from.index(begins_before(&frames, mark).len());
             let start = begins_before(&frames, mark)[start];
-            // The log is unchanged, so the evidence is found.
             let confirmed = match frames.get(start).map(|frame| decode(frame).unwrap()) {
                 Some(Message::Begin(begin)) => begin.final_lsn,
                 _ => mark.end,
@@ -420,8 +414,7 @@ proptest! {
         prop_assert_eq!(sent, expected);
     }
 
-    /// G7 for the whole core: a damaged frame is an error or another row. It never causes a panic,
-    /// and never settles an unstored record.
+    /// G7 for the whole core.
     #[test]
     fn g7_damaged_frames_are_errors_and_settle_nothing(
         damage in prop::collection::vec((0_usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..4),

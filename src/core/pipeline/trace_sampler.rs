@@ -1,16 +1,15 @@
-//! Picks a row from time to time whose trace represents its transaction's latency: an exemplar.
+//! Picks rows whose traces become exemplars of their transaction's latency.
 //!
-//! Input: records about to be sent, with commit time; commit times of settled transactions. Output:
-//! the trace of a settled transaction, if one of its rows was picked. Invariant: one row is picked
-//! at a time. The headers of only a few rows per turn are inspected, so a row costs no allocation
-//! and usually one comparison.
+//! Input: records about to be sent, and commit times of settled transactions. Output: the trace of
+//! a settled transaction. The headers of only a few rows per turn are inspected, so a row usually
+//! costs one comparison.
 
 use crate::route::{Record, TraceContext};
 
-/// Rows whose headers are inspected after each [`TraceSampler::arm`].
+/// Rows to inspect after each [`TraceSampler::arm`].
 const LOOKS: u8 = 8;
 
-/// Picks rows whose traces become exemplars.
+/// Picks one row at a time.
 #[derive(Debug, Default)]
 pub struct TraceSampler {
     looks: u8,
@@ -18,12 +17,11 @@ pub struct TraceSampler {
 }
 
 impl TraceSampler {
-    /// Allows one of the next rows to be picked, if none is. Call it in each turn.
+    /// Allows a next row to be picked. Call it in each turn.
     pub fn arm(&mut self) {
         self.looks = if self.picked.is_some() { 0 } else { LOOKS };
     }
 
-    /// Considers a record about to be sent, and its row's commit time.
     #[inline]
     pub(super) fn consider(&mut self, record: &Record<'_>, commit_time_us: i64) {
         if self.looks > 0 {
@@ -39,9 +37,8 @@ impl TraceSampler {
         }
     }
 
-    /// Returns the picked trace of the transaction that settled, if any.
+    /// The picked trace of a settled transaction.
     pub fn settled(&mut self, commit_time_us: i64) -> Option<TraceContext> {
-        // All earlier commits are settled as well.
         let (_, context) = self.picked.take_if(|(time, _)| *time == commit_time_us)?;
         Some(context)
     }

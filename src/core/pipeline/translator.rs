@@ -1,9 +1,7 @@
-//! Converts frames of a database in a single-byte encoding to UTF-8.
+//! Converts frames from a single-byte encoding to UTF-8.
 //!
-//! Input: frames that the server does not convert; a frame may be submitted several times. Output:
-//! these frames in UTF-8. Invariant: a frame is converted once. The extra memory is bounded by the
-//! largest delivered row (G3), and a row that would be larger in UTF-8 counts as too large. A pure
-//! ASCII row is not copied.
+//! A frame is converted once, however often it is submitted. The largest delivered row bounds the
+//! memory (G3); a row that would be larger in UTF-8 counts as too large.
 
 use std::sync::Arc;
 
@@ -21,13 +19,12 @@ pub struct Translator {
 }
 
 impl Translator {
-    /// Converts from this encoding; a message of up to `bytes_max` bytes in UTF-8 is held as a
-    /// whole.
+    /// Converts from `charset`; larger messages than `bytes_max` become excerpts.
     pub fn new(charset: Arc<Charset>, bytes_max: usize) -> Self {
         Self { charset, bytes_max, converted: Converted::default(), excerpt: None, at_hand: None }
     }
 
-    /// Drops the current frame, which was taken.
+    /// Drops the current frame.
     pub const fn consume(&mut self) {
         self.at_hand = None;
     }

@@ -1,17 +1,16 @@
-//! Defines the rows that a repair covers.
+//! The rows that a repair covers.
 //!
-//! Input: the operator's options. Output: a [`RepairScope`], kept in the progress until the repair
-//! ends. Invariant: a repair that has sent something continues with its original rows. Pure.
+//! A repair that has sent something continues with its original rows.
 
 use serde::{Deserialize, Serialize};
 
-/// The rows that a repair covers, and how it treats rows that may have been delivered.
+/// Rows that a repair covers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RepairScope {
-    /// Only rows written at this time or later.
+    /// Earliest time of writing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Moment>,
-    /// Only rows written before this time.
+    /// Time of writing must be earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Moment>,
     /// `None`: such rows must not exist.
@@ -24,7 +23,7 @@ pub struct RepairScope {
 pub struct Moment {
     /// The operator's text, for example `2h`.
     pub typed: String,
-    /// The time in Postgres's format, computed when it was entered.
+    /// Time in Postgres's format, computed when it was entered.
     pub at: String,
 }
 
@@ -32,15 +31,15 @@ pub struct Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownRows {
-    /// Send them; they may be delivered twice.
+    /// Send, perhaps twice.
     Send,
-    /// Skip them; they may be missing.
+    /// Skip, although they may be missing.
     Skip,
 }
 
 impl RepairScope {
-    /// True if a repair with this scope may continue with `other`. The scopes must be equal, except
-    /// that the treatment of unknown rows may be decided later.
+    /// True if a repair may continue with `other`. Only the treatment of unknown rows may be
+    /// decided later.
     pub fn goes_on_as(&self, other: &Self) -> bool {
         let typed = |moment: &Option<Moment>| moment.as_ref().map(|moment| moment.typed.clone());
         typed(&self.since) == typed(&other.since)
@@ -48,7 +47,7 @@ impl RepairScope {
             && (self.unknown.is_none() || self.unknown == other.unknown)
     }
 
-    /// The scope as command-line options.
+    /// Command-line options.
     pub fn options(&self) -> String {
         let moment = |name, moment: &Option<Moment>| {
             moment.as_ref().map(|moment| format!("{name} '{}'", moment.typed))

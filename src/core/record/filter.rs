@@ -1,43 +1,41 @@
-//! Selects the dead letters that an operator requested: by code, topic, table, event type, id, age
-//! or position.
+//! Selects the dead letters that an operator requested.
 //!
-//! Input: a [`Filter`], whose conditions must all hold, and dead letters one by one. Output:
-//! whether each is selected, and which of those named by id or position were not found. A letter in
-//! the topic counts as found, even if another condition excludes it. [`Target`] parses
-//! `PARTITION:OFFSET`, or takes the text as an id. No I/O.
+//! Input: a [`Filter`], and dead letters one by one. Output: whether each is selected, and which
+//! named ones were not found. A letter in the topic counts as found, even if another condition
+//! excludes it.
 
 use super::{DeadLetter, PartitionOffset};
 
-/// Conditions that must all hold. The default selects everything.
+/// Conditions that must all hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// The reason code.
+    /// Reason code.
     pub code: Option<String>,
-    /// Intended topic, or the topic from which it was received.
+    /// Intended or source topic.
     pub topic: Option<String>,
-    /// Outbox table of the row.
+    /// Outbox table.
     pub table: Option<String>,
     /// Event type.
     pub event_type: Option<String>,
     /// Id, which must exist.
     pub id: Option<String>,
-    /// Earliest time of writing, in milliseconds since the Unix epoch.
+    /// Earliest time of writing, in Unix milliseconds.
     pub since_ms: Option<i64>,
-    /// Any of these, each of which must exist; empty: any.
+    /// Any of these, which must all exist; empty: any.
     pub targets: Vec<Target>,
 }
 
-/// A dead letter, or its original row or message.
+/// A dead letter, or its row or message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// Position in the dead-letter topic.
+    /// Position of the letter.
     At(PartitionOffset),
-    /// Id of the row or message, which may have left several letters.
+    /// Id, perhaps of several letters.
     Id(String),
 }
 
 impl Target {
-    /// Parses `PARTITION:OFFSET`; any other text is an id.
+    /// Parses `PARTITION:OFFSET`, or else an id.
     pub fn parse(text: &str) -> Self {
         text.parse().map_or_else(|()| Self::Id(text.to_owned()), Self::At)
     }
@@ -60,8 +58,7 @@ impl std::fmt::Display for Target {
 }
 
 impl Filter {
-    /// True if this dead letter is selected. Removes it from `missing`; start with
-    /// [`Filter::named`].
+    /// True if a letter is selected. Removes it from `missing`; start with [`Filter::named`].
     pub fn admits(&self, letter: &DeadLetter, missing: &mut Vec<Target>) -> bool {
         missing.retain(|target| !target.means(letter));
         let is = |wanted: &Option<String>, found: Option<&str>| {
@@ -77,7 +74,7 @@ impl Filter {
             && (self.targets.is_empty() || self.targets.iter().any(|target| target.means(letter)))
     }
 
-    /// All targets that must exist.
+    /// Targets that must exist.
     pub fn named(&self) -> Vec<Target> {
         self.targets.iter().cloned().chain(self.id.clone().map(Target::Id)).collect()
     }
@@ -143,7 +140,6 @@ mod tests {
         assert_eq!(targets[3].to_string(), "with id `b`");
     }
 
-    /// A dead letter that another option excludes still exists.
     #[test]
     fn what_is_left_out_is_not_missing() {
         let targets = vec![Target::parse("1:2")];

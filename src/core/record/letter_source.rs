@@ -1,38 +1,35 @@
-//! Identifies the stream of a relay's dead letter, because streams of several databases may share a
-//! dead-letter topic.
+//! Identifies the stream of a dead letter, because several streams may share a topic.
 //!
-//! Input: the relay's names of its source; the headers of a dead letter. Output: a
-//! [`LetterSource`], and whether a dead letter belongs to another stream ([`Kinship`]). Invariant:
-//! a letter that does not name its source never counts as another stream's.
+//! A letter that does not name its source never counts as another stream's.
 
 use super::headers::{DATABASE_HEADER, SLOT_HEADER, STREAM_HEADER, SYSTEM_HEADER};
 use super::{Header, text};
 
-/// Names of a dead letter's stream. `None`: not known, or not applicable.
+/// Names of a dead letter's stream, if known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LetterSource {
-    /// The cluster's system identifier.
+    /// System identifier.
     pub system: Option<String>,
     /// The database.
     pub database: Option<String>,
     /// The slot.
     pub slot: Option<String>,
-    /// The stream's name in the configuration.
+    /// The configured name.
     pub stream: Option<String>,
 }
 
 /// Relation of a dead letter to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinship {
-    /// The letter may belong to this stream: it names no source, or another system with this
-    /// database and slot, as after a server upgrade.
+    /// Perhaps this stream's: no source, or another system with this database and slot, as after a
+    /// server upgrade.
     Unknown = 0,
-    /// The letter belongs to this stream.
+    /// This stream's.
     Own = 1,
-    /// The letter names another database or slot of this system: another stream's, or this stream's
-    /// former name. It counts only for a row with the letter's id.
+    /// Another database or slot of this system, perhaps a former name. The letter counts only for a
+    /// row with its id.
     Sibling = 2,
-    /// The letter belongs to another stream.
+    /// Another stream's.
     Foreign = 3,
 }
 
@@ -58,8 +55,7 @@ impl LetterSource {
         }
     }
 
-    /// Relation of a dead letter from `letter` to this stream. A stream's name in the configuration
-    /// may change.
+    /// Relation of a letter to this stream, whose configured name may change.
     pub fn kinship(&self, letter: &Self) -> Kinship {
         let differs = |own: &Option<String>, other: &Option<String>| {
             own.as_ref().zip(other.as_ref()).is_some_and(|(own, other)| own != other)

@@ -1,11 +1,8 @@
-//! Reads records back from Kafka, especially dead letters, and builds the record for sending one
-//! again.
+//! Reads records back from Kafka, especially dead letters.
 //!
-//! Input: records read from topics. Output: [`DeadLetter`]s, written by the relay or by a consumer;
-//! a selection of them ([`Filter`]); headers for a consumer's dead letter and for a record that is
-//! sent again; the receipt for it. Also the header names, and the setting for partitioning by key.
-//! Invariant: parsing returns the written values, even if the record's own headers have the same
-//! names. No I/O.
+//! Input: records. Output: [`DeadLetter`]s; a selection of them ([`Filter`]); the record and
+//! receipt for sending one again. Parsing returns the written values, even if the record's own
+//! headers have equal names.
 
 mod consumer;
 mod dead_letter;

@@ -1,11 +1,9 @@
-//! Defines [`Partitioner`]: the setting for how a record's key chooses its partition.
-//!
-//! The names are librdkafka's; `murmur2_random` agrees with the default of Java's producers.
+//! Defines [`Partitioner`], with librdkafka's names.
 
 use crate::route::keyword_enum;
 
 keyword_enum!(
-    /// How a key chooses its partition, with librdkafka's names.
+    /// How a key chooses its partition.
     Partitioner {
         /// Java's default: murmur2, random for null keys.
         Murmur2Random = "murmur2_random",

@@ -1,53 +1,48 @@
-//! Defines [`StoredRecord`]: an owned Kafka record read from a topic, with its partition and
-//! offset.
-//!
-//! The record outlives the client's next poll and can be sent again byte for byte.
-//! [`PartitionOffset`] parses and prints `PARTITION:OFFSET`.
+//! Defines [`StoredRecord`], an owned record read from a topic.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A header's name and value; `None` is a null value.
+/// Name and value; `None` is a null value.
 pub type Header = (String, Option<Vec<u8>>);
 
 /// A record in its topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredRecord {
-    /// Its topic.
+    /// Topic.
     pub topic: String,
-    /// Its partition.
+    /// Partition.
     pub partition: i32,
-    /// Its offset in the partition.
+    /// Offset.
     pub offset: i64,
-    /// Milliseconds since the Unix epoch, if present.
+    /// Unix milliseconds.
     pub timestamp_ms: Option<i64>,
     /// Null and empty differ.
     pub key: Option<Vec<u8>>,
     /// Null and empty differ.
     pub value: Option<Vec<u8>>,
-    /// In wire order; names may repeat.
+    /// Wire order; names may repeat.
     pub headers: Vec<Header>,
 }
 
 impl StoredRecord {
-    /// Position of the record in its topic.
+    /// Position in the topic.
     pub fn at(&self) -> PartitionOffset {
         PartitionOffset { partition: self.partition, offset: self.offset }
     }
 
-    /// Value of the first header with this name; `None` if it is missing or null.
+    /// Value of the first such header.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         first(&self.headers, name)
     }
 }
 
-/// Value of the first header with this name; `None` if it is missing or null.
 pub(super) fn first<'h>(headers: &'h [Header], name: &str) -> Option<&'h [u8]> {
     let (_, value) = headers.iter().find(|(header, _)| header == name)?;
     value.as_deref()
 }
 
-/// Position of a record in its topic. Prints as `PARTITION:OFFSET`.
+/// Position in a topic; prints as `PARTITION:OFFSET`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionOffset {
     /// From 0.

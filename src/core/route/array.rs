@@ -1,11 +1,7 @@
-//! Parses one-dimensional arrays in Postgres's text format, which Debezium's style sends as lists.
-//!
-//! Input: Postgres's output, for example `{a,NULL,"b c"}`. Output: the elements' text without
-//! quotes and escapes, `None` for NULL; no result for several dimensions or text that is not an
-//! array.
+//! Parses Postgres's text of one-dimensional arrays.
 
-/// Parses a one-dimensional array, for example `{a,NULL,"b c"}`; NULL is `None`. Returns `None` for
-/// several dimensions or text that is not an array.
+/// Parses a one-dimensional array, for example `{a,NULL,"b c"}`; NULL is `None`. Several dimensions
+/// are not supported.
 pub(super) fn read(printed: &[u8]) -> Option<Vec<Option<Vec<u8>>>> {
     let inside = without_bounds(printed).strip_prefix(b"{")?.strip_suffix(b"}")?;
     let mut elements = Vec::new();
@@ -35,7 +31,6 @@ fn without_bounds(printed: &[u8]) -> &[u8] {
 
 type Read<'a> = Option<(Option<Vec<u8>>, &'a [u8])>;
 
-/// Reads up to the closing quote; a backslash escapes the next character.
 fn unquoted(text: &[u8]) -> Read<'_> {
     let mut element = Vec::new();
     let mut rest = text;

@@ -1,8 +1,7 @@
 //! Formats rows as CloudEvents 1.0 (Kafka protocol binding 1.0.2).
 //!
-//! Input: a row and the columns of its attributes. Output: headers (binary mode), or a value that
-//! contains everything (structured mode); a rejection if a required attribute is missing. The
-//! payload is unchanged: JSON is embedded, bytes become base64, other text a string.
+//! Output: headers (binary mode), or a value (structured mode). JSON is embedded, bytes become
+//! base64, other text a string.
 
 use std::io::Write as _;
 
@@ -13,7 +12,6 @@ use super::render::Part;
 use super::source::SourceColumn;
 use crate::outbox::{OutboxRow, Value, type_oid as oid};
 
-/// Header with the value's media type.
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
 pub(super) const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
@@ -81,7 +79,6 @@ impl CloudEvent<'_> {
         Ok(())
     }
 
-    /// Writes the event around the payload `value`.
     pub(super) fn structured(
         &self,
         row: &OutboxRow<'_>,

@@ -1,9 +1,8 @@
-//! Renders one column's value in the configured style: like Postgres or like Debezium.
+//! Renders a column's value like Postgres or like Debezium.
 //!
-//! Input: a value, its declared type, and a [`ColumnStyle`]. Output: its text for keys, values and
-//! headers (bytes also as base64 or hexadecimal), the elements of an array, and its `Kind`, which
-//! determines the form in JSON and in schemas. Invariant: a value that is not valid text of its
-//! type is `Unreadable`; nothing panics (G7).
+//! Output: text for keys, values and headers, the elements of an array, and the `Kind`, which
+//! determines the form in JSON and schemas. A value that is not valid text of its type is
+//! `Unreadable` (G7).
 
 use super::debezium_time;
 use super::format::{ByteaForm, ColumnStyle};
@@ -13,16 +12,14 @@ use crate::outbox::{Declared, Value, type_oid as oid};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The text starts with `t` for true.
     Boolean,
-    /// The text is an integer.
     Int16,
     Int32,
     Int64,
-    /// The text is a number, or the name of a non-number.
+    /// A number, or the name of a non-number.
     Float32,
     Float64,
-    /// The text is a decimal number, with a fixed scale if declared.
+    /// Scale, if declared.
     Decimal {
         scale: Option<i32>,
     },
@@ -32,7 +29,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of a column. Times are numbers only in Debezium's style.
+    /// Times are numbers only in Debezium's style.
     pub(super) fn of(declared: Declared, style: ColumnStyle) -> Self {
         let in_numbers = style == ColumnStyle::Debezium;
         let digits = declared.modifier;
@@ -54,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Declared type of an array's elements; `None` if the array stays text.
+/// `None` if the array stays text.
 pub(super) fn element(declared: Declared, style: ColumnStyle) -> Option<Declared> {
     if style == ColumnStyle::Postgres {
         return None;
@@ -67,7 +64,7 @@ pub(super) fn is_array(declared: Option<Declared>, style: ColumnStyle) -> bool {
     declared.is_some_and(|declared| element(declared, style).is_some())
 }
 
-/// Text of an array element that Postgres printed as `printed`; `None` for null.
+/// `None` for null.
 pub(super) fn element_text(printed: Vec<u8>, of: Declared) -> Result<Option<Vec<u8>>, Unreadable> {
     let mut made = Vec::new();
     Ok(match convert(&printed, of, &mut made).ok_or(Unreadable::Moment)? {
@@ -77,8 +74,8 @@ pub(super) fn element_text(printed: Vec<u8>, of: Declared) -> Result<Option<Vec<
     })
 }
 
-/// Scale in the modifier of a `numeric(precision, scale)` (`make_numeric_typmod` in
-/// `utils/adt/numeric.c`): eleven signed bits, after the header's length.
+/// Scale of `numeric(precision, scale)` (`make_numeric_typmod` in `utils/adt/numeric.c`): eleven
+/// signed bits, after the header's length.
 fn scale(modifier: i32) -> Option<i32> {
     let bits = modifier.checked_sub(4).filter(|bits| *bits >= 0)? & 0x7FF;
     Some((bits ^ 1024) - 1024)
@@ -88,7 +85,7 @@ pub(super) fn precision(modifier: i32) -> Option<i32> {
     modifier.checked_sub(4).filter(|bits| *bits >= 0).map(|bits| bits >> 16)
 }
 
-/// A value's text; bytes stay bytes. Converted text is appended to `scratch`.
+/// A value's text; bytes stay bytes.
 pub(super) fn text(
     value: Value<'_>,
     declared: Declared,
@@ -109,8 +106,7 @@ pub(super) fn text(
     })
 }
 
-/// Like [`text`], for a header. Debezium's headers have bytes in base64, unless `bytea` says
-/// otherwise.
+/// Debezium's headers have bytes in base64, unless `bytea` says otherwise.
 pub(super) fn header(
     value: Value<'_>,
     declared: Declared,
@@ -139,7 +135,7 @@ pub(super) fn header(
     Ok(append(scratch, &made))
 }
 
-/// Appends bytes in this form; a form that is not text leaves the bytes unchanged.
+/// A form that is not text leaves the bytes unchanged.
 pub(super) fn write_bytes(out: &mut Vec<u8>, bytes: &[u8], form: ByteaForm) {
     match form {
         ByteaForm::Encoded | ByteaForm::Raw => out.extend(bytes),

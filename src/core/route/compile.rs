@@ -1,8 +1,6 @@
-//! Compiles the routing configuration into a router, or explains why it cannot route any row.
+//! Compiles a [`RouteSpec`] into a [`Router`].
 //!
-//! Input: a [`RouteSpec`]. Output: a [`Router`] with rules and topic templates, and its columns
-//! requested from the [`OutboxSpec`]; or a [`RouteSpecError`]. [`check_members`] checks the member
-//! names of an envelope, a JSON object of payload and other columns.
+//! The router's columns are requested from the [`OutboxSpec`].
 
 use super::decisions::{Decisions, Rule, RulePattern, RuleTopic};
 use super::format::{FormatSpec, Members, MissingColumn, ValueFormat};
@@ -19,7 +17,7 @@ use super::value::Encoder;
 use crate::outbox::{OutboxSpec, Wanted};
 
 impl Router {
-    /// Compiles a specification, and requests the columns that it needs from `outbox`.
+    /// Compiles a spec, and requests its columns.
     pub fn compile(spec: &RouteSpec, outbox: &mut OutboxSpec) -> Result<Self, RouteSpecError> {
         if spec.id_header.is_empty() {
             return Err(RouteSpecError::Empty { what: "id header's name" });
@@ -74,7 +72,6 @@ impl Router {
     }
 }
 
-/// Checks that the format supports an envelope, and that member names are unique.
 fn check_envelope(spec: &RouteSpec) -> Result<(), RouteSpecError> {
     let FormatSpec { value, .. } = spec.format;
     if !spec.envelope.is_empty() && !value.takes_envelope() {
@@ -83,7 +80,7 @@ fn check_envelope(spec: &RouteSpec) -> Result<(), RouteSpecError> {
     check_members(&spec.envelope)
 }
 
-/// Checks that these columns can share an object with the payload.
+/// Checks that the columns can share an object with the payload.
 pub fn check_members(envelope: &[FieldSpec]) -> Result<(), RouteSpecError> {
     let mut names = vec!["payload"];
     for field in envelope {

@@ -1,8 +1,6 @@
-//! Parses and prints dates and times: Postgres's ISO style, and RFC 3339.
+//! Parses and prints Postgres's ISO style and RFC 3339.
 //!
-//! Input: text, for example `2026-01-01 00:00:00.123456+05:30`, or a time as a number. Output:
-//! microseconds since 1970 or since midnight, year, month and day; or text. As in Postgres, leap
-//! seconds do not exist, and the Gregorian calendar applies to all dates.
+//! As in Postgres, leap seconds do not exist, and the Gregorian calendar applies to all dates.
 
 use std::io::Write as _;
 
@@ -10,8 +8,8 @@ use crate::pgoutput::PgTime;
 
 pub(super) const DAY_US: i64 = 86_400_000_000;
 
-/// Parses `2026-01-01 00:00:00.123456+05:30` to microseconds since 1970-01-01 UTC. A missing offset
-/// means UTC, a missing time means midnight. `None` for other text and for infinities.
+/// Parses `2026-01-01 00:00:00.123456+05:30` to Unix microseconds. A missing offset means UTC, a
+/// missing time midnight. `None` for other text and infinities.
 pub fn parse(text: &[u8]) -> Option<i64> {
     let (text, is_before_christ) = match text.strip_suffix(b" BC") {
         Some(text) => (text, true),
@@ -19,7 +17,7 @@ pub fn parse(text: &[u8]) -> Option<i64> {
     };
     let mut rest = Reader(text);
     let year = rest.number(4, 6)?;
-    // The year before 1 AD is 1 BC, astronomical year 0.
+    // 1 BC is astronomical year 0.
     let year = if is_before_christ { 1 - year } else { year };
     let month = rest.after(b"-")?.number(2, 2)?;
     let day = rest.after(b"-")?.number(2, 2)?;
@@ -40,7 +38,7 @@ pub fn parse(text: &[u8]) -> Option<i64> {
 }
 
 /// Parses `12:34:56.789012` with an optional offset to microseconds since midnight and seconds from
-/// UTC. The end of a day is `24:00:00`.
+/// UTC; up to `24:00:00`.
 pub(super) fn parse_time(text: &[u8]) -> Option<(i64, i64)> {
     let mut rest = Reader(text);
     let time_us = rest.time_us()?;
@@ -53,7 +51,7 @@ pub(super) fn civil(unix_us: i64) -> (i64, i64, i64, i64) {
     (year, month, day, unix_us.rem_euclid(DAY_US))
 }
 
-/// Milliseconds since the Unix epoch as RFC 3339 in UTC.
+/// Unix milliseconds as RFC 3339.
 pub fn rfc3339(unix_ms: i64) -> String {
     const DAY_MS: i64 = DAY_US / 1000;
     let (year, month, day) = civil_from_days(unix_ms.div_euclid(DAY_MS));
@@ -72,7 +70,7 @@ fn days_and_rest(us: i128) -> (i64, i64) {
     (days, within)
 }
 
-/// Appends Postgres's text of a `timestamp`, or of a `timestamptz` in time zone UTC.
+/// Appends a `timestamp`, or a `timestamptz` in UTC.
 pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     match time.0 {
         i64::MAX => return out.extend(b"infinity"),
@@ -84,7 +82,7 @@ pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     let (year, month, day) = civil_from_days(days);
     let (seconds, fraction) = (within / 1_000_000, within % 1_000_000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    // Year 0 does not exist: 1 BC precedes 1 AD.
+    // 1 BC precedes 1 AD.
     let shown = if year > 0 { year } else { 1 - year };
     let _ = write!(out, "{shown:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}");
     if fraction != 0 {
@@ -104,7 +102,7 @@ pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    /// Skips one byte that must be one of `any`.
+    /// Skips one byte of `any`.
     fn after(&mut self, any: &[u8]) -> Option<&mut Self> {
         let (first, rest) = self.0.split_first()?;
         if !any.contains(first) {
@@ -114,7 +112,7 @@ impl Reader<'_> {
         Some(self)
     }
 
-    /// Reads a number of `min` to `max` digits; `max` is at most 9, so it cannot overflow.
+    /// `max` is at most 9, so it cannot overflow.
     fn number(&mut self, min: usize, max: usize) -> Option<i64> {
         let digits = self.0.iter().take(max).take_while(|byte| byte.is_ascii_digit()).count();
         let (digits, rest) = self.0.split_at_checked(digits)?;
@@ -134,7 +132,7 @@ impl Reader<'_> {
         (minute < 60 && second <= 60 && time_us <= DAY_US).then_some(time_us)
     }
 
-    /// Reads the fraction as microseconds and drops further digits.
+    /// In microseconds, without further digits.
     fn fraction_us(&mut self) -> Option<i64> {
         let before = self.0.len();
         let fraction = self.number(1, 6)?;
@@ -144,7 +142,7 @@ impl Reader<'_> {
         (digits..6).try_fold(fraction, |scaled, _| scaled.checked_mul(10))
     }
 
-    /// Reads the offset from UTC in seconds; 0 if there is none.
+    /// 0 if there is none.
     fn offset_s(&mut self) -> Option<i64> {
         if self.0.is_empty() || self.after(b"Z").is_some() {
             return Some(0);
@@ -173,8 +171,8 @@ fn days_in_month(year: i64, month: i64) -> Option<i64> {
     })
 }
 
-/// Days since 1970-01-01. Counts in eras of 400 years that start on 1 March, so that the leap day
-/// is a year's last day (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Days since 1970-01-01. Eras of 400 years start on 1 March, so that the leap day comes last
+/// (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -184,7 +182,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// The inverse of [`days_from_civil`].
+/// Inverse of [`days_from_civil`].
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -287,7 +285,6 @@ mod tests {
         fn any_text_is_a_moment_or_its_digits_are_no_date(
             text in "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}|(?s:.){0,24}"
         ) {
-            // Without an offset the result is equal.
             if let Some(us) = parse(text.as_bytes()).filter(|_| text.len() == 19 && text.is_ascii()) {
                 prop_assert_eq!(parse(format!("{text}+00").as_bytes()), Some(us));
                 prop_assert_eq!(parse(format!("{text}+01").as_bytes()), Some(us - 3_600_000_000));

@@ -1,9 +1,7 @@
-//! Converts dates and times to Debezium's representation (`time.precision.mode = adaptive`).
+//! Converts dates and times to Debezium's form (`time.precision.mode = adaptive`).
 //!
-//! Input: Postgres's ISO-style text, and the declared fractional digits. Output: days, or milli- or
-//! microseconds, since 1970 or since midnight; for types with a time zone ISO 8601 text in UTC;
-//! `None` for other text. Infinite dates and timestamps become the numbers of Debezium's driver
-//! (observed with 3.7.0.Final).
+//! Output: days, milli- or microseconds since 1970 or midnight; with a time zone, ISO 8601 text in
+//! UTC. Infinities become the numbers of Debezium's driver (observed with 3.7.0.Final).
 
 use std::io::Write as _;
 
@@ -25,12 +23,11 @@ impl Infinities {
     }
 }
 
-/// A `date` in days.
 pub(super) fn days(text: &[u8]) -> Option<i64> {
     DATE.or(text, |us| us.div_euclid(DAY_US))
 }
 
-/// A `timestamp` in milliseconds or microseconds, depending on its declared fractional digits.
+/// In milliseconds or microseconds, by its declared digits.
 pub(super) fn timestamp(text: &[u8], digits: i32) -> Option<i64> {
     if is_in_milliseconds(digits) {
         MILLISECONDS.or(text, |us| us.div_euclid(1000))
@@ -39,18 +36,18 @@ pub(super) fn timestamp(text: &[u8], digits: i32) -> Option<i64> {
     }
 }
 
-/// A `time` in milliseconds or microseconds since midnight, depending on its declared digits.
+/// Since midnight, in milliseconds or microseconds.
 pub(super) fn time(text: &[u8], digits: i32) -> Option<i64> {
     let (us, _) = parse_time(text)?;
     Some(if is_in_milliseconds(digits) { us / 1000 } else { us })
 }
 
-/// True if a column with this many fractional digits is sent in milliseconds; -1: not declared.
+/// -1: not declared.
 pub(super) fn is_in_milliseconds(digits: i32) -> bool {
     (0..=3).contains(&digits)
 }
 
-/// Appends a `timestamptz` with its declared fractional digits.
+/// With its declared digits.
 pub(super) fn write_zoned_timestamp(out: &mut Vec<u8>, text: &[u8], digits: i32) -> Option<()> {
     if matches!(text, b"infinity" | b"-infinity") {
         out.extend(text);
@@ -70,7 +67,7 @@ pub(super) fn write_zoned_timestamp(out: &mut Vec<u8>, text: &[u8], digits: i32)
     Some(())
 }
 
-/// Appends a `timetz` with all its fractional digits.
+/// With all its digits.
 pub(super) fn write_zoned_time(out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     let (local_us, offset_s) = parse_time(text)?;
     let us = local_us - offset_s * 1_000_000;

@@ -1,20 +1,20 @@
-//! Writes decimal numbers (`numeric`) like Kafka Connect and Java.
+//! Writes `numeric` like Kafka Connect and Java.
 //!
-//! Input: the number as Postgres prints it. Output for JSON: Connect's base64 of the unscaled value
-//! in big-endian two's complement, with the scale beside it if none is declared, or the plain
-//! number. Output for headers and keys: scientific notation if Java's `BigDecimal` uses it.
+//! JSON: Connect's base64 of the unscaled value in big-endian two's complement, with the scale if
+//! none is declared, or the plain number. Headers and keys: scientific notation if Java's
+//! `BigDecimal` uses it.
 
 use super::json::{base64, write_string};
 
-/// Appends a number of fixed scale as JSON: base64 of its digits.
+/// Base64 of the digits, for a fixed scale.
 pub(super) fn write_fixed(out: &mut Vec<u8>, printed: &[u8]) {
     out.push(b'"');
     base64(out, &unscaled(printed), false);
     out.push(b'"');
 }
 
-/// Appends a number with its scale as JSON: `{"scale":1,"value":"Dw=="}`. Trailing zeros do not
-/// count: 1.50 has scale 1 (observed with Debezium 3.7.0.Final).
+/// `{"scale":1,"value":"Dw=="}`. Trailing zeros do not count: 1.50 has scale 1 (observed with
+/// Debezium 3.7.0.Final).
 pub(super) fn write_struct(out: &mut Vec<u8>, printed: &[u8]) {
     let printed = without_zeros(printed);
     let scale = printed.iter().rev().position(|byte| *byte == b'.').unwrap_or(0);
@@ -32,7 +32,7 @@ fn without_zeros(printed: &[u8]) -> &[u8] {
     printed.strip_suffix(b".").unwrap_or(printed)
 }
 
-/// Decimal digits per step: the largest count whose power of ten is below 2^32.
+/// Largest count whose power of ten is below 2^32.
 const DIGITS_AT_ONCE: usize = 9;
 
 /// Digits of `-12.50` without the point, as the shortest two's complement.
@@ -86,8 +86,7 @@ fn negate(magnitude: &mut Vec<u8>) {
     }
 }
 
-/// The number in Java's scientific notation (`BigDecimal.toString`) if it is smaller than 10^-6;
-/// `None`: Postgres's text is used.
+/// Java's scientific notation (`BigDecimal.toString`) below 10^-6.
 pub(super) fn scientific(printed: &[u8]) -> Option<Vec<u8>> {
     let point = printed.iter().position(|byte| *byte == b'.')?;
     let scale = printed.len() - point - 1;
@@ -111,7 +110,7 @@ pub(super) fn scientific(printed: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Appends a plain JSON number; a non-number becomes a string.
+/// A non-number becomes a string.
 pub(super) fn write_plain(out: &mut Vec<u8>, printed: &[u8]) {
     let text = String::from_utf8_lossy(printed);
     if text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.')) {

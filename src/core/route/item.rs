@@ -1,8 +1,7 @@
-//! Writes a payload, key or envelope column like Kafka Connect's converters.
+//! Writes a column like Kafka Connect's converters.
 //!
-//! Input: a value parsed by `value` (`Body`: NULL, a plain value, an array or a JSON document).
-//! Output: JSON like JsonConverter, or text like StringConverter (Java's `toString`).
-//! `write_object` and `write_struct_text` write an object of several columns.
+//! Input: a `Body` (NULL, a plain value, an array or a JSON document). Output: JSON like
+//! JsonConverter, or text like StringConverter.
 
 use super::column::Kind;
 use super::decimal;
@@ -18,12 +17,12 @@ pub(super) enum Body<'a> {
         kind: Kind,
         text: &'a [u8],
     },
-    /// An array; NULL is `None`.
+    /// NULL is `None`.
     List {
         kind: Kind,
         elements: Vec<Option<Vec<u8>>>,
     },
-    /// In JSON it is cut off beyond `bytes_max`, which no record may exceed.
+    /// JSON is cut off beyond `bytes_max`, which no record may exceed.
     Document {
         json: Json,
         shape: Shape,
@@ -131,7 +130,7 @@ pub(super) fn write_object(
     Ok(())
 }
 
-/// Appends the text of Connect's `Struct`, which omits nulls.
+/// Connect's `Struct` omits nulls.
 pub(super) fn write_struct_text(out: &mut Vec<u8>, members: &[(&str, &Item<'_>)]) {
     out.extend(b"Struct{");
     let present = members.iter().filter(|(_, item)| !matches!(item.body, Body::Null));

@@ -1,23 +1,21 @@
-//! Regular expressions with the syntax and meaning of `java.util.regex`, because Debezium's routing
-//! settings use it.
+//! Regular expressions like `java.util.regex`, for Debezium's routing settings.
 //!
-//! Input: a Java pattern. Output: a [`Matcher`], or an error for a pattern or flag that is not
-//! supported. The pattern is rewritten where Java and the engine differ by default: `\d`, `\w`,
-//! `\s` and the POSIX classes are ASCII, `.` stops at five line terminators, `\Q..\E` quotes. A
-//! match that needs more steps than the engine allows is [`Undecided`], never a guess.
+//! The pattern is rewritten where the engine differs by default: `\d`, `\w`, `\s` and the POSIX
+//! classes are ASCII, `.` stops at five line terminators, `\Q..\E` quotes. A match that needs too
+//! many steps is [`Undecided`], never a guess.
 
 use fancy_regex::{Regex, RegexBuilder};
 
 use super::spec::RouteSpecError;
 
-/// The expression needs too many steps for this text.
+/// A match that needs too many steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the regular expression needs too many steps")]
 pub struct Undecided;
 
 pub(super) type Captures<'t> = fancy_regex::Captures<'t, str>;
 
-/// Steps for a match with backtracking: a few milliseconds.
+/// A few milliseconds.
 const STEPS_MAX: usize = 100_000;
 
 /// A compiled pattern.
@@ -28,7 +26,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Compiles a pattern; the error gives the reason.
+    /// Compiles a pattern.
     pub fn compile(pattern: &str) -> Result<Self, RouteSpecError> {
         for flag in ['x', 'U', 'd', 'c'] {
             if has_flag(pattern, flag) {
@@ -70,7 +68,7 @@ impl Matcher {
 
 struct Translated {
     text: String,
-    /// Start of each piece in `text` and in Java's pattern.
+    /// Starts of each piece in `text` and in Java's pattern.
     pieces: Vec<(usize, usize)>,
 }
 
@@ -83,7 +81,7 @@ impl Translated {
 
     fn reason(&self, pattern: &str, error: &fancy_regex::Error) -> String {
         let fancy_regex::Error::ParseError(at, problem) = error else {
-            // The compiler draws the pattern with a caret; the last line has the reason.
+            // The last line has the reason.
             let text = error.to_string();
             return text.lines().last().unwrap_or("").trim_start_matches("error: ").to_owned();
         };
@@ -95,9 +93,9 @@ impl Translated {
     }
 }
 
-/// Translates Java's pattern. `begins` receives the start of each piece in both patterns.
+/// `begins` receives the start of each piece in both patterns.
 fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
-    // With flag `s` a dot matches any character in both engines.
+    // With flag `s` a dot matches any character.
     let is_dot_all = has_flag(pattern, 's');
     let mut out = String::with_capacity(pattern.len());
     let mut characters = pattern.chars();
@@ -115,8 +113,7 @@ fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
                 out.push('[');
                 open_class(&mut characters, &mut out);
             }
-            // A doubled character would be a set operation, which Java lacks. In Java a range ends
-            // in a hyphen, and a tilde is repeated.
+            // A doubled character would be a set operation, which Java lacks.
             '-' if classes > 0 && characters.as_str().starts_with('-') => {
                 characters.next();
                 out.push_str(r"-\-");
@@ -132,7 +129,7 @@ fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
     out
 }
 
-/// Opens a class: a bracket or hyphen there is literal, and a colon does not start a POSIX class.
+/// A first bracket or hyphen is literal, and a colon does not start a POSIX class.
 fn open_class(characters: &mut std::str::Chars<'_>, out: &mut String) {
     if let Some(rest) = characters.as_str().strip_prefix('^') {
         out.push('^');
@@ -189,7 +186,6 @@ fn escape(characters: &mut std::str::Chars<'_>, out: &mut String) {
 const HORIZONTAL: &str = r"[ \t\x{A0}\x{1680}\x{180E}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]";
 const VERTICAL: &str = r"[\n\x0B\f\r\x{85}\x{2028}\x{2029}]";
 
-/// POSIX classes, which Java interprets as ASCII.
 fn posix(name: &str) -> Option<&'static str> {
     Some(match name {
         "Lower" => "a-z",
@@ -209,7 +205,7 @@ fn posix(name: &str) -> Option<&'static str> {
     })
 }
 
-/// True if a group, for example `(?is)` or `(?s:`, sets the flag.
+/// True if a group such as `(?is)` or `(?s:` sets the flag.
 fn has_flag(pattern: &str, flag: char) -> bool {
     pattern.match_indices("(?").any(|(at, opening)| {
         let rest = pattern.get(at + opening.len()..).unwrap_or_default();

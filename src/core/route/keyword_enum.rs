@@ -1,8 +1,6 @@
-//! The macro [`keyword_enum`]: an enum for a setting that takes one of several words.
-//!
-//! One table defines the enum, its parser and the list of its words.
+//! The macro [`keyword_enum`]: an enum for a setting of several words.
 
-/// Defines an enum of lowercase words, its parser and its list, from one table.
+/// Defines an enum, its parser and its words from one table.
 #[macro_export]
 macro_rules! keyword_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {

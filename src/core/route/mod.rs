@@ -1,10 +1,8 @@
 //! Turns an outbox row into a Kafka record, or into a rejection.
 //!
 //! Input: rows borrowed from `outbox`. Output: a [`Record`] that borrows the frame and the router's
-//! scratch buffer, or a [`Rejection`], which becomes a dead letter. Invariant: every row is one or
-//! the other, unless a rule drops it (G4), whatever bytes it contains (G7). In steady state no
-//! record allocates: topics are cached by routing value, and up to eight headers fit inline.
-//! `postrider route` shows the result for given rows.
+//! scratch buffer, or a [`Rejection`], which becomes a dead letter. Every row is one or the other,
+//! unless a rule drops it (G4), whatever bytes it contains (G7).
 
 mod array;
 mod cloudevents;

@@ -1,40 +1,38 @@
-//! Defines [`Rejection`]: why a row cannot become a record, as a stable [`RejectionCode`] and a
-//! sentence.
+//! Defines [`Rejection`]: why a row cannot become a record.
 //!
-//! A rejection is a value and not an error: by default the row becomes a dead letter under its
-//! record's ticket (G4). The codes appear in headers, metrics and `postrider route`.
+//! By default the row becomes a dead letter under its record's ticket (G4).
 
 use std::fmt;
 
 use crate::record::TOO_LARGE_CODE;
 
-/// The reason as a stable word for headers, metrics and `postrider route`.
+/// Reason as a stable word for headers, metrics and `postrider route`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectionCode {
-    /// The routing column is NULL or not text, or yields an empty name.
+    /// The routing column is unusable, or yields an empty name.
     NoRoute,
-    /// The template yields a name that Kafka does not allow.
+    /// Kafka does not allow the name.
     InvalidTopic,
     /// A required column is missing.
     MissingColumn,
-    /// A column that requires a value is NULL.
+    /// A required value is NULL.
     MissingValue,
-    /// A column's bytes do not match its type.
+    /// Bytes do not match the type.
     InvalidValue,
-    /// A column's text has no equivalent in UTF-8.
+    /// Text has no equivalent in UTF-8.
     UntranslatableCharacter,
-    /// Key, value and headers together exceed the limit.
+    /// The record exceeds the limit.
     TooLarge,
-    /// The topic does not exist, and the policy is not to wait for it.
+    /// The topic does not exist.
     MissingTopic,
-    /// The relay may not write to the topic, and the policy is not to wait for permission.
+    /// The relay may not write to the topic.
     ForbiddenTopic,
-    /// The broker refused this record.
+    /// The broker refused the record.
     Refused,
 }
 
 impl RejectionCode {
-    /// Every code, for documentation and metrics.
+    /// Every code.
     pub const ALL: [Self; 10] = [
         Self::NoRoute,
         Self::InvalidTopic,
@@ -48,7 +46,7 @@ impl RejectionCode {
         Self::Refused,
     ];
 
-    /// The stable word in the header `postrider-error-code` and the metric label `reason`.
+    /// The word in `postrider-error-code` and the metric label `reason`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NoRoute => "no_route",
@@ -71,10 +69,10 @@ impl fmt::Display for RejectionCode {
     }
 }
 
-/// Why a row cannot be delivered unchanged.
+/// Why a row cannot be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The kind, stable across releases.
+    /// Kind.
     pub code: RejectionCode,
     /// A lowercase fragment that names the column or limit. Never contains payload bytes.
     pub reason: String,

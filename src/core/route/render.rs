@@ -1,9 +1,7 @@
-//! Converts a column's value to the bytes for Kafka.
+//! Converts a column's value to bytes for Kafka.
 //!
-//! Input: a column in text or binary format. Output: a `Part`, which locates the bytes: Postgres's
-//! text of the value, or the raw bytes of a `bytea`; or why the value is `Unreadable`. A value
-//! without conversion is a slice of the frame; others are written to a reused scratch buffer, so
-//! nothing is allocated in steady state.
+//! Output: a `Part`, which locates the bytes: Postgres's text, or the raw bytes of a `bytea`.
+//! Without conversion, a value is a slice of the frame; others are in a reused buffer.
 
 use std::io::Write as _;
 
@@ -18,14 +16,14 @@ pub(super) enum Part {
     Absent,
     /// SQL NULL.
     Null,
-    /// In the frame, after `skip` bytes of the value.
+    /// After `skip` bytes of the value.
     Frame { skip: usize },
     /// In the scratch buffer.
     Scratch { start: usize, end: usize },
 }
 
 impl Part {
-    /// The bytes; `value` and `scratch` must be [`render`]'s. `None` without bytes.
+    /// `value` and `scratch` must be [`render`]'s.
     pub(super) fn bytes<'a>(self, value: Value<'a>, scratch: &'a [u8]) -> Option<&'a [u8]> {
         let bytes = match (self, value) {
             (Self::Absent | Self::Null, _) => return None,
@@ -61,7 +59,7 @@ pub(super) enum Unreadable {
     NoSchema,
 }
 
-/// Locates a column's bytes, after appending them to `scratch` if they must be converted.
+/// Converted bytes are appended to `scratch`.
 pub(super) fn render(value: Value<'_>, scratch: &mut Vec<u8>) -> Result<Part, Unreadable> {
     let (bytes, type_oid, format) = match value {
         Value::Absent => return Ok(Part::Absent),
@@ -82,7 +80,7 @@ pub(super) fn render(value: Value<'_>, scratch: &mut Vec<u8>) -> Result<Part, Un
     Ok(Part::Scratch { start, end: scratch.len() })
 }
 
-/// `None`: the text was appended to `scratch`.
+/// `None`: appended to `scratch`.
 fn binary(bytes: &[u8], type_oid: u32, scratch: &mut Vec<u8>) -> Result<Option<Part>, Unreadable> {
     match type_oid {
         oid::BYTEA | oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME | oid::JSON | oid::XML => {
@@ -142,7 +140,7 @@ fn from_hex(digit: u8) -> Option<u8> {
     }
 }
 
-/// Parses a bytea's text: `\x` and hex digits, or the output of `bytea_output = escape`.
+/// Also parses `bytea_output = escape`.
 fn bytea(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
     if let Some(digits) = text.strip_prefix(b"\\x") {
         let (pairs, rest) = digits.as_chunks::<2>();

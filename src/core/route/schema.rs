@@ -1,9 +1,7 @@
-//! Writes the schema of a column's value like Debezium's connector.
+//! Writes a column's schema like Debezium's connector.
 //!
-//! Input: a column's declared type (or an array's), its `Kind` and its style. Output: the JSON
-//! schema that JsonConverter sends, with Debezium's semantic name, for example
-//! `io.debezium.time.Date`. Unlike Debezium it omits defaults, values of an enum, and columns whose
-//! style is text.
+//! The schema has Debezium's semantic name, for example `io.debezium.time.Date`. Unlike Debezium it
+//! omits defaults and the values of an enum.
 
 use super::column::{Kind, precision};
 use super::debezium_time::is_in_milliseconds;
@@ -11,7 +9,7 @@ use super::format::ColumnStyle;
 use super::json::{Attributes, begin, end, write_scalar};
 use crate::outbox::{Declared, type_oid as oid};
 
-/// Appends a column's schema. `kind` is the kind of the written value.
+/// `kind`: the kind of the written value.
 pub(super) fn write_column(
     out: &mut Vec<u8>,
     declared: Declared,

@@ -1,8 +1,6 @@
-//! Reads the columns that the router needs, and words the rejection if that fails.
+//! Reads the columns that the router needs.
 //!
-//! Input: a row. Output of a `SourceColumn`: the column's bytes or integer; or a rejection that
-//! names the column, if it is missing, NULL or unreadable. `NamedColumn` is a column that is sent
-//! under another name.
+//! A rejection names a column that is missing, NULL or unreadable.
 
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, render};
@@ -12,8 +10,7 @@ use crate::outbox::{ColumnSlot, Declared, OutboxRow, Value};
 pub(super) struct SourceColumn {
     pub(super) slot: ColumnSlot,
     pub(super) column: String,
-    /// True if a row without the column is rejected: a logical message, or a row from before its
-    /// table had such a column.
+    /// True if a row without the column is rejected.
     pub(super) is_required: bool,
 }
 

@@ -1,17 +1,14 @@
-//! Builds a topic name from the routing column's value, with a regular expression and a
-//! replacement.
+//! Builds a topic name from the routing column's value.
 //!
-//! Input: the settings `regex` and `topic`, then the value of each row. Output: a
-//! [`TopicTemplate`], or an error for settings that fit no row; then the name, which may be an
-//! illegal topic name. The rules are Kafka Connect's (RegexRouter), which Debezium's EventRouter
-//! uses. If the whole value matches, the first match in it is replaced (it may be shorter than the
-//! value); a value that does not match is itself the name.
+//! Input: the settings `regex` and `topic`, then values. Output: a [`TopicTemplate`], then names,
+//! which may be illegal. The rules are Kafka Connect's (RegexRouter), as in Debezium's EventRouter:
+//! if the whole value matches, its first match is replaced; another value is itself the name.
 
 use super::java_regex::{Captures, Matcher, Undecided};
 use super::spec::RouteSpecError;
 use super::topics::is_topic_byte;
 
-/// The default pattern: the whole value. It bypasses the regex engine.
+/// Default pattern; bypasses the regex engine.
 pub const WHOLE_VALUE: &str = "(?<routedByValue>.*)";
 
 /// A compiled `regex` and `topic`.
@@ -23,21 +20,20 @@ pub struct TopicTemplate {
 
 #[derive(Debug, Clone)]
 enum Pattern {
-    /// [`WHOLE_VALUE`]: groups 0 and 1 are the value.
+    /// Groups 0 and 1 are the value.
     Whole,
-    /// Boxed, because it is much larger.
     Regex(Box<Matcher>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Literal(String),
-    /// By number; a group outside the match is empty.
+    /// A group outside the match is empty.
     Group(usize),
 }
 
 impl TopicTemplate {
-    /// Compiles both, and refuses settings that cannot route any row.
+    /// Compiles both, unless they cannot route any row.
     pub fn compile(regex: &str, topic: &str) -> Result<Self, RouteSpecError> {
         let (pattern, groups) = if regex == WHOLE_VALUE {
             (Pattern::Whole, vec![None, Some("routedByValue".to_owned())])
@@ -49,8 +45,8 @@ impl TopicTemplate {
         Ok(Self { pattern, pieces: Replacement { topic, groups }.parse()? })
     }
 
-    /// The only possible name for values whose first match is the whole value, if there is one. For
-    /// example, `|.*` matches nothing at first, so the value is appended.
+    /// The only possible name, if there is one. For example, `|.*` matches nothing at first, so the
+    /// value is appended.
     pub fn fixed(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Literal(text)] => Some(text),
@@ -58,7 +54,7 @@ impl TopicTemplate {
         }
     }
 
-    /// Common beginning of all names for matching values.
+    /// Common beginning of names for matching values.
     pub fn beginning(&self) -> &str {
         match self.pieces.first() {
             Some(Piece::Literal(text)) => text,
@@ -66,7 +62,7 @@ impl TopicTemplate {
         }
     }
 
-    /// Appends the topic name for `value` to `out`.
+    /// Appends the name for `value`.
     pub fn expand(&self, value: &str, out: &mut String) -> Result<(), Undecided> {
         match &self.pattern {
             Pattern::Whole if value.contains(is_line_end) => out.push_str(value),
@@ -105,10 +101,10 @@ fn is_line_end(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Parses a topic template by the rules of `java.util.regex.Matcher.appendReplacement`.
+/// Follows `java.util.regex.Matcher.appendReplacement`.
 struct Replacement<'a> {
     topic: &'a str,
-    /// By number; group 0 is the whole match.
+    /// Group 0 is the whole match.
     groups: Vec<Option<String>>,
 }
 
@@ -148,7 +144,7 @@ impl Replacement<'_> {
         Ok(pieces)
     }
 
-    /// The group at the start of `after` (the text behind a `$`), and the remaining text.
+    /// The group after a `$`, and the remaining text.
     fn reference<'b>(
         &self,
         rest: &str,
@@ -163,7 +159,7 @@ impl Replacement<'_> {
         if digit_count == 0 {
             return Err(self.syntax('$', rest));
         }
-        // Java always takes one digit, and further digits while such a group exists.
+        // Java takes one digit, and more while such a group exists.
         let number = |digits: usize| -> Option<(usize, &'b str)> {
             let (number, after) = after.split_at_checked(digits)?;
             let number = number.parse().ok().filter(|number| *number < self.groups.len())?;

@@ -12,7 +12,7 @@ use crate::record::{DeadLetter, LetterSource, StoredRecord};
 
 mod large;
 
-/// 2026-01-01 00:00:00.123 UTC, the commit time of every row here.
+/// 2026-01-01 00:00:00.123 UTC.
 const COMMIT_MS: i64 = 1_767_225_600_123;
 
 const ID: &[u8] = b"da8d6de6-3b77-45ff-8f44-57db55a7a06c";
@@ -29,7 +29,7 @@ const COLUMNS: [(&str, u32); 6] = [
 const ROW: [Column<'static>; 6] =
     [Text(ID), Text(b"Order"), Text(b"o-1"), Text(b"OrderPaid"), Text(b"{\"a\": 1}"), Null];
 
-/// The default routing of one row that differs from [`ROW`] in one column.
+/// The default routing of [`ROW`] with one other column.
 fn with(column: usize, value: Column<'static>) -> Case {
     let mut case = Case::new(RouteSpec::default());
     case.row[column] = value;
@@ -358,7 +358,7 @@ fn g4_a_refused_record_becomes_a_dead_letter_too() {
     assert_eq!(names(&letter)[3..7], explained);
     let commit_ms = COMMIT_MS.to_string();
     assert_eq!(header(&letter, "postrider-commit-timestamp"), [Some(commit_ms.as_bytes())]);
-    // The broker's limit can be lower than the configured one, so its verdict counts.
+    // The broker's limit can be lower than the configured one.
     record.value = Some(vec![b'x'; 5000]);
     let letter = refuse(&record, RejectionCode::TooLarge);
     assert!(letter.value.is_some_and(|value| value.starts_with(b"{\"id\":\"da8d6de6-")));

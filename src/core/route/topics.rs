@@ -1,21 +1,18 @@
-//! Validates topic names: legal in Kafka, not reserved for Kafka or the relay itself, and among
-//! those allowed.
+//! Validates topic names: legal in Kafka, not reserved, and allowed.
 //!
-//! Input: a name or its beginning, from a row, a setting or the command line; [`TopicsSpec`], the
-//! relay's own topics and the allowed patterns. Output: an error if the name may not be used.
-//! Invariant: a name that Kafka treats as equal to a reserved one is reserved too, because topics
-//! may not differ only in `.` and `_`.
+//! A name that Kafka treats as equal to a reserved one is reserved too, because topics may not
+//! differ only in `.` and `_`.
 
 use crate::outbox::glob;
 
-/// Kafka's limit on a topic's name, in bytes (`org.apache.kafka.common.internals.Topic`).
+/// Kafka's limit in bytes (`org.apache.kafka.common.internals.Topic`).
 const TOPIC_BYTES_MAX: usize = 249;
 
 pub(super) fn is_topic_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// Checks a topic's name by Kafka's rules. The reason names the fault, never the name itself.
+/// Checks Kafka's rules. The reason never contains the name.
 pub fn check_topic(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("the topic's name is empty"),
@@ -28,23 +25,22 @@ pub fn check_topic(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Default prefix of the topics in which relays keep their progress.
+/// Default prefix of progress topics.
 pub const PROGRESS_PREFIX: &str = "postrider.progress.";
 
-/// Prefix of Kafka's own topics: `__consumer_offsets`, `__transaction_state`.
+/// For example `__consumer_offsets`.
 const INTERNAL_PREFIX: &str = "__";
 
-/// Restricts the topics for rows beyond Kafka's rules.
+/// Restricts the topics of rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicsSpec {
-    /// Topics that the relay itself writes to.
+    /// Topics of the relay itself.
     pub own: Vec<String>,
-    /// Globs for the topics that rows may use. Empty: any.
+    /// Globs of allowed topics; empty: any.
     pub allowed: Vec<String>,
 }
 
 impl Default for TopicsSpec {
-    /// The dead-letter topic and the progress topic of an empty configuration.
     fn default() -> Self {
         let own = ["postrider.dead-letters", "postrider.progress.postrider"];
         Self { own: own.map(str::to_owned).to_vec(), allowed: Vec::new() }
@@ -52,7 +48,7 @@ impl Default for TopicsSpec {
 }
 
 impl TopicsSpec {
-    /// Checks that rows may use the topic. The reason names the fault, never the name itself.
+    /// Checks that rows may use the topic. The reason never contains the name.
     pub fn check(&self, name: &str) -> Result<(), &'static str> {
         self.check_reserved(name)?;
         let matches = |pattern: &String| glob::matches(pattern.as_bytes(), name.as_bytes());
@@ -63,7 +59,7 @@ impl TopicsSpec {
         }
     }
 
-    /// Checks all rules except the allowed patterns: whether any row's record may be sent there.
+    /// Checks all rules except the allowed patterns.
     pub fn check_reserved(&self, name: &str) -> Result<(), &'static str> {
         check_topic(name)?;
         check_beginning(name)?;
@@ -87,8 +83,8 @@ pub fn check_beginning(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The name in the form that Kafka compares
-/// (`org.apache.kafka.common.internals.Topic.hasCollision`). Only one topic per form can exist.
+/// The form that Kafka compares (`org.apache.kafka.common.internals.Topic.hasCollision`). Only one
+/// topic per form can exist.
 pub fn as_compared(name: &str) -> String {
     name.replace('.', "_")
 }

@@ -1,31 +1,31 @@
 //! Reads a W3C trace context from a column, and from a header.
 //!
-//! Input: the column's text: a bare `traceparent`, or Java properties as Debezium's outbox
-//! libraries write them (`traceparent=00-..` in lines of `name=value`). Output: the value for one
-//! header, without validation. Input: a header's value. Output: a [`TraceContext`], if valid.
+//! Input: a bare `traceparent`, or Java properties as Debezium's outbox libraries write them
+//! (`traceparent=00-..`). Output: the value for one header, without validation; a [`TraceContext`]
+//! of a header.
 
 /// Header of W3C Trace Context.
 pub const TRACEPARENT_HEADER: &str = "traceparent";
 
-/// Its companion, which only properties contain.
+/// Only properties contain it.
 pub(super) const TRACESTATE_HEADER: &str = "tracestate";
 
-/// Length of version 00: `00-` trace id `-` span id `-` flags. Later versions start in this way.
+/// Version 00: `00-` trace id `-` span id `-` flags. Later versions start in this way.
 const BYTES: usize = 55;
 
-/// The trace that a row belongs to, and the span that wrote it.
+/// A row's trace, and the span that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceContext {
     /// Not all zero.
     pub trace_id: [u8; 16],
     /// Not all zero.
     pub span_id: [u8; 8],
-    /// The sampling decision of the trace's origin.
+    /// Sampling decision of the origin.
     pub is_sampled: bool,
 }
 
 impl TraceContext {
-    /// Parses a `traceparent` without allocation.
+    /// Parses a `traceparent`.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = text.trim_ascii();
         let (fixed, rest) = text.split_first_chunk::<BYTES>()?;
@@ -49,7 +49,7 @@ impl TraceContext {
     }
 }
 
-/// Decodes exactly as many lower-case hexadecimal digits as `bytes` needs.
+/// As many lower-case digits as `bytes` needs.
 fn decode(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -70,7 +70,7 @@ pub(super) fn is_bare(text: &[u8]) -> bool {
     !text.iter().any(|byte| matches!(byte, b'=' | b':' | b'\n' | b'\r'))
 }
 
-/// Appends the value of `header` among properties to `out`; false if there is none.
+/// Appends the value of `header` among properties, if there is one.
 pub(super) fn extract(text: &[u8], header: &str, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     for line in text.split(|byte| matches!(byte, b'\n' | b'\r')) {
@@ -89,15 +89,14 @@ pub(super) fn extract(text: &[u8], header: &str, out: &mut Vec<u8>) -> bool {
     out.len() > start
 }
 
-/// The text after the blanks, optional separator and blanks that follow the name.
 fn value(rest: &[u8]) -> &[u8] {
     let rest = rest.trim_ascii_start();
     let separated = rest.strip_prefix(b"=").or_else(|| rest.strip_prefix(b":"));
     separated.unwrap_or(rest).trim_ascii_start()
 }
 
-/// Removes the backslashes that `Properties.store` puts before `=`, `:`, `#` and `!`. Trace context
-/// is ASCII, so `\uXXXX` does not occur in it.
+/// Removes the backslashes of `Properties.store`. Trace context is ASCII, so `\uXXXX` does not
+/// occur.
 fn unescape(value: &[u8], out: &mut Vec<u8>) {
     let mut bytes = value.iter();
     while let Some(byte) = bytes.next() {

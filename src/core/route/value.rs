@@ -1,9 +1,8 @@
 //! Writes keys, values and headers in the configured format.
 //!
-//! Input: a row, and the columns of its key, payload, headers and envelope (columns sent beside the
-//! payload). Output: a `Part` with the bytes that Kafka Connect's converters write for this row
-//! after Debezium's router (raw formats: the column itself). Invariant: a value contains the whole
-//! payload or there is none. Content that the format cannot represent is a rejection (G4).
+//! Input: a row, and the columns of its key, payload, headers and envelope (columns beside the
+//! payload). Output: a `Part` with the bytes of Kafka Connect's converters after Debezium's router.
+//! Content that the format cannot represent is a rejection (G4).
 
 use super::array;
 use super::column::{self, Kind};
@@ -24,7 +23,7 @@ use crate::outbox::{Declared, OutboxRow, Value, type_oid};
 pub(super) struct Encoder {
     pub(super) format: FormatSpec,
     pub(super) payload: SourceColumn,
-    /// The column of `route.by`: part of the name of an envelope's schema.
+    /// The column of `route.by`, for the envelope schema's name.
     pub(super) by: SourceColumn,
     pub(super) envelope: Vec<NamedColumn>,
     pub(super) schema_version: Option<SourceColumn>,
@@ -34,7 +33,6 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// The key's bytes, converted from `source` in the scratch buffer if necessary.
     pub(super) fn key(
         &self,
         row: &OutboxRow<'_>,
@@ -94,7 +92,7 @@ impl Encoder {
         source.part(row, |value, declared| column::header(value, declared, form, scratch))
     }
 
-    /// A decimal number in scientific notation, if Java uses it.
+    /// Scientific notation, if Java uses it.
     fn as_java_prints(
         &self,
         row: &OutboxRow<'_>,
@@ -114,7 +112,7 @@ impl Encoder {
         Part::Scratch { start, end: scratch.len() }
     }
 
-    /// The column's text, or its bytes in the configured form.
+    /// Text, or bytes in the configured form.
     fn verbatim(
         &self,
         row: &OutboxRow<'_>,
@@ -143,7 +141,7 @@ impl Encoder {
             || (self.is_raw_bytes(declared) && self.envelope.is_empty());
         if is_verbatim {
             let part = if is_event {
-                // An event names the type of its bytes, so they are not converted to text first.
+                // An event names the type of its bytes, so they stay bytes.
                 source.part(row, |value, declared| column::text(value, declared, style, scratch))?
             } else {
                 self.verbatim(row, source, scratch)?
@@ -213,7 +211,7 @@ impl Encoder {
         Ok(Part::Scratch { start, end: scratch.len() })
     }
 
-    /// A column other than the payload: never expanded, unless it is a document already.
+    /// A column other than the payload is expanded only if it is a document.
     fn item<'a>(
         &self,
         row: &OutboxRow<'a>,
@@ -248,7 +246,6 @@ impl Encoder {
         }
     }
 
-    /// A payload with JSON, parsed if configured and possible.
     fn expanded<'a>(&self, body: Body<'a>, declared: Option<Declared>) -> Body<'a> {
         let Body::Plain { kind: Kind::Text, text } = body else { return body };
         if !self.format.expand_json || declared.is_none() {
@@ -300,8 +297,7 @@ impl Encoder {
         Part::Scratch { start, end: scratch.len() }
     }
 
-    /// True if an empty or blank payload becomes a null value. White space is defined as in Java's
-    /// `String.trim`: everything up to the blank.
+    /// White space is defined as in Java's `String.trim`: everything up to the blank.
     fn is_tombstone(&self, value: Value<'_>, bytes: Option<&[u8]>) -> bool {
         let is_bytea = matches!(value, Value::Bytes { type_oid: type_oid::BYTEA, .. });
         let is_text =
@@ -361,7 +357,7 @@ impl Encoder {
         }
     }
 
-    /// Name of an envelope's schema. For a logical message Debezium uses the routing value.
+    /// Debezium uses the routing value for a logical message.
     fn envelope_name(&self, row: &OutboxRow<'_>, route: &str) -> String {
         if row.is_message() {
             return route.to_owned();

@@ -1,24 +1,21 @@
-//! Sends the dead letters of refused records, and defines [`Audit`]: the result for such a record,
-//! for a line in the relay's log.
-//!
-//! Either its dead letter was sent, or the operator's policy skipped the record.
+//! Sends the dead letters of refused records.
 
 use super::{Session, SessionError};
 use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Refused, SentDeadLetter};
 use crate::sink::{SendError, Sink};
 use crate::time::Instant;
 
-/// Result for a record that the brokers refused.
+/// Result for a refused record, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Audit {
-    /// Its dead letter was sent (without its body here).
+    /// A dead letter without body was sent.
     DeadLetter(SentDeadLetter),
     /// The policy skipped it.
     Skipped(Refused),
 }
 
 impl Session {
-    /// Queues the dead letter of a refused record until there is room, or an audit entry.
+    /// Queues a dead letter, or an audit entry.
     pub(super) fn keep(&mut self, answer: Answer) {
         match answer {
             Answer::Stored => {}

@@ -1,20 +1,18 @@
-//! Limits how many frames are processed before confirmations and status updates are handled.
+//! Limits the frames between two turns with confirmations and status updates.
 //!
-//! Input: the number of buffered bytes, and the time. Output: [`Work`]: process the next frame,
-//! read the socket first (so that the server can continue to send), or leave the rest for the next
-//! turn. No I/O; the caller reads the clock.
+//! Input: the number of buffered bytes, and the time. Output: [`Work`].
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
 /// Bytes to process before the next read. A unix socket's default buffer holds about 80 kB of small
-/// messages, so the server would otherwise stop while the session works.
+/// messages, so the server would otherwise stop.
 const REFILL_BYTES: usize = 16 * 1024;
-/// With more buffered bytes than this, the session does not read again in this turn.
+/// Buffered bytes above which this turn does not read again.
 const BURST_BYTES: usize = 1024 * 1024;
 /// Longest turn. Rows whose topics require a broker query take milliseconds each, and signals,
-/// heartbeats and metrics must not wait for all of them.
+/// heartbeats and metrics must not wait.
 const BURST_MAX: Duration = Duration::from_millis(50);
 
 /// What to do before the next frame.
@@ -22,17 +20,17 @@ const BURST_MAX: Duration = Duration::from_millis(50);
 pub enum Work {
     /// Process the frame.
     Go,
-    /// Read available bytes without waiting, then process the frame.
+    /// Read without waiting, then process the frame.
     ReadOn,
     /// Leave the frame for the next turn.
     Stop,
 }
 
-/// The frames processed in one turn.
+/// The frames of one turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Burst {
     began: Instant,
-    /// Bytes buffered when the clock was last read; `None`: set at the next frame.
+    /// Bytes when the clock was last read.
     buffered: Option<usize>,
     worked: usize,
 }
@@ -64,7 +62,7 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// Processes `total` bytes in frames of `frame` bytes, without new input, and counts reads.
+    /// Processes `total` bytes in frames of `frame` bytes, and counts reads.
     fn reads(total: usize, frame: usize, each: Duration) -> (usize, usize) {
         let (mut now, mut left, mut reads) = (Instant::START, total, 0);
         let mut burst = Burst::begin(now);

@@ -1,10 +1,8 @@
 //! Detects that the Postgres server no longer answers.
 //!
-//! Input: when a keepalive was requested, and the result of each read. Output: the length of the
-//! server's silence after the request, if it exceeds the timeout. `TimeoutEscalation` doubles the
-//! timeout if the next session also ends in silence without progress, because a large decoding may
-//! be the reason. Invariant: time without reads does not count, and a server that sends, however
-//! slowly, is never given up. The caller reads the clock.
+//! Input: when a keepalive was requested, and the result of each read. Output: the server's
+//! silence, if too long. `TimeoutEscalation` doubles the timeout after silence without progress,
+//! because a large decoding may be the reason. Time without reads does not count.
 
 use std::time::Duration;
 
@@ -14,20 +12,19 @@ use crate::time::Instant;
 /// Unanswered heartbeats until the server counts as gone. A live walsender answers within a round
 /// trip, unless it decodes something large that it does not publish.
 const HEARTBEATS: u32 = 3;
-/// Minimum timeout: a busy server or its disk may stall for seconds.
+/// Minimum: a busy server or its disk may stall for seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
-/// Doublings of the timeout: 2^6, more than half an hour with the usual heartbeat.
+/// 2^6 is more than half an hour with the usual heartbeat.
 const DOUBLINGS_MAX: u32 = 6;
 
 #[derive(Debug)]
 pub(super) struct Liveness {
     timeout: Duration,
-    /// Time of the oldest unanswered request.
+    /// Oldest unanswered request.
     asked: Option<Instant>,
 }
 
 impl Liveness {
-    /// `timeout`: the longest allowed silence after a request.
     pub(super) const fn new(timeout: Duration) -> Self {
         Self { timeout, asked: None }
     }
@@ -36,12 +33,12 @@ impl Liveness {
         self.asked.get_or_insert(now);
     }
 
-    /// Restarts the measurement, because bytes arrived or the session did not read.
+    /// Bytes arrived, or the session did not read.
     pub(super) const fn rest(&mut self) {
         self.asked = None;
     }
 
-    /// Handles a read's result. Returns the length of the silence once it exceeds the timeout.
+    /// Handles a read; returns a silence that exceeds the timeout.
     pub(super) fn heard(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
         if bytes > 0 {
             self.rest();
@@ -49,15 +46,14 @@ impl Liveness {
         self.lost(now)
     }
 
-    /// Length of the silence once it exceeds the timeout. Ask only after a read, which may contain
-    /// the answer.
+    /// Ask only after a read, which may contain the answer.
     fn lost(&self, now: Instant) -> Option<Duration> {
         let silence = now - self.asked?;
         (silence >= self.timeout).then_some(silence)
     }
 }
 
-/// Timeout for the next session, after sessions that ended in silence.
+/// Timeout after sessions that ended in silence.
 #[derive(Debug, Default)]
 pub struct TimeoutEscalation {
     settled: Lsn,
@@ -65,8 +61,8 @@ pub struct TimeoutEscalation {
 }
 
 impl TimeoutEscalation {
-    /// A session ended in silence after it settled everything up to `settled`. Without progress
-    /// since the previous session, the server's work is slow, not the network.
+    /// Handles an end in silence. Without progress since the last one, the server's work is slow,
+    /// not the network.
     pub fn silent(&mut self, settled: Lsn) {
         if settled > self.settled {
             *self = Self { settled, doublings: 0 };
@@ -75,7 +71,7 @@ impl TimeoutEscalation {
         }
     }
 
-    /// The next session's timeout; it sends a request at least every `heartbeat`.
+    /// The next session's timeout.
     pub fn timeout(&self, heartbeat: Duration) -> Duration {
         (heartbeat * HEARTBEATS).max(SILENCE_MIN) * (1 << self.doublings)
     }

@@ -1,24 +1,20 @@
-//! Keeps the commit time of the oldest undelivered transaction across sessions, for the metric of
-//! its age.
+//! Keeps the commit time of the oldest undelivered transaction across sessions, for a metric.
 //!
-//! Input: the state that each session left, and the next session's progress. Output: the commit
-//! time. Invariant: a transaction that a session left counts until it is settled, or until the next
-//! session has read as far. A new session therefore does not reset its age. No I/O.
+//! A transaction that a session left counts until it is settled, or until the next session has read
+//! as far.
 
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 
-/// The oldest transaction that earlier sessions left.
+/// The oldest transaction of earlier sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Oldest {
-    /// Commit time in microseconds since the Unix epoch, and the position that settles everything
-    /// the session read.
+    /// Commit time in Unix microseconds, and the position that settles everything the session read.
     left: Option<(i64, Lsn)>,
 }
 
 impl Oldest {
-    /// The state after a session that settled everything up to `settled`, read everything before
-    /// `reached`, and whose oldest unsettled transaction committed at `oldest_us`.
+    /// The state after a session that settled up to `settled` and read everything before `reached`.
     #[must_use]
     pub fn after(self, settled: Lsn, reached: Mark, oldest_us: Option<i64>) -> Self {
         let Some(oldest) = oldest_us else { return self.settled(settled) };
@@ -26,20 +22,19 @@ impl Oldest {
         Self { left: Some((oldest, until)) }
     }
 
-    /// The remaining state once everything up to `position` is confirmed.
+    /// The state once everything up to `position` is confirmed.
     #[must_use]
     pub fn settled(self, position: Lsn) -> Self {
         Self { left: self.left.filter(|(_, until)| position < *until) }
     }
 
-    /// Commit time of the oldest transaction, given the running session's `settled` position and
-    /// its own oldest. A session reads in order, so its own oldest transaction, if any, is the
-    /// oldest of all.
+    /// Commit time of the oldest transaction. A session reads in order, so its own oldest, if any,
+    /// comes first.
     pub fn with(self, settled: Lsn, oldest_us: Option<i64>) -> Option<i64> {
         oldest_us.or_else(|| self.settled(settled).time_us())
     }
 
-    /// Commit time of the oldest transaction that earlier sessions left.
+    /// Commit time of the oldest transaction of earlier sessions.
     pub fn time_us(self) -> Option<i64> {
         self.left.map(|(oldest, _)| oldest)
     }
@@ -57,7 +52,7 @@ mod tests {
     #[test]
     fn what_a_session_left_keeps_its_age_until_it_is_settled() {
         assert_eq!(left().time_us(), Some(7));
-        // The session failed before it read anything, or read only older transactions.
+        // The session failed before it read that far.
         let failed = left().after(Lsn::ZERO, Mark::default(), None);
         assert_eq!(failed.time_us(), Some(7));
         assert_eq!(failed.with(Lsn::new(150), None), Some(7));

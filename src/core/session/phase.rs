@@ -1,34 +1,31 @@
-//! Defines a session's phases (`Phase`: streaming or ending) and the reasons for its end ([`End`]).
+//! A session's phases (`Phase`) and the reasons for its end ([`End`]).
 //!
-//! Input: a reason to end, and the time it allows for confirmations. Output: the new phase, with
-//! reason and deadline. Invariant: an ending session never streams again, and its deadline only
-//! moves closer. The exception is a session that ends for new routes and is then told to stop. The
-//! caller reads the clock.
+//! An ending session never streams again, and its deadline only moves closer, except if a session
+//! that ends for new routes is told to stop.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How a session ended without an error. If several reasons apply, the last in this list wins.
+/// How a session ended. If several reasons apply, the last in this list wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
-    /// The session reached the position up to which it sends in another mode.
+    /// The mode's position was reached.
     ModeOver,
-    /// The routes changed. Everything sent is confirmed and acknowledged, and no transaction is
-    /// sent in part.
+    /// The routes changed. Everything sent is confirmed, and no transaction is sent in part.
     Reconfigured,
-    /// Postgres is shutting down, and the session closed the stream for it.
+    /// Postgres is shutting down.
     ServerShutdown,
-    /// A signal. Everything sent is confirmed and acknowledged.
+    /// Stopped by a signal, with everything confirmed.
     Drained,
-    /// Everything committed before the relay's start is confirmed and acknowledged.
+    /// Everything committed before the relay's start is confirmed.
     CaughtUp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Streaming,
-    /// Read the open transaction to its end, confirm everything sent, then end.
+    /// Reads to the end of the open transaction and confirms.
     Ending {
         end: End,
         deadline: Instant,
@@ -42,8 +39,7 @@ pub(super) enum Reading {
 }
 
 impl Phase {
-    /// The phase after a reason to end that allows `grace` from `now`. Repeated calls change
-    /// nothing.
+    /// The phase after a reason to end; repeated calls change nothing.
     pub(super) fn towards(self, end: End, grace: Duration, now: Instant) -> Self {
         match self {
             Self::Streaming => Self::Ending { end, deadline: now + grace },

@@ -1,10 +1,8 @@
-//! Stall detector: ends the relay if the brokers store nothing for too long.
+//! Ends the relay if the brokers store nothing for too long.
 //!
-//! Input: the state of the connection and the ledger, a few times per second. Output: the error
-//! that ends the relay at the limit, and the time since the last confirmation. Invariant: it
-//! detects unreachable brokers and brokers that answer without storing. A large transaction is not
-//! a stall while its records are confirmed. Time in which this process was suspended does not
-//! count. The caller reads the clock.
+//! Input: the state of the connection and the ledger, a few times per second. Output: the error at
+//! the limit, and the time since the last confirmation. A large transaction is not a stall while
+//! its records are confirmed.
 
 use std::time::Duration;
 
@@ -19,14 +17,14 @@ const STEP_MAX: Duration = Duration::from_secs(1);
 pub enum Stalled {
     /// No broker has answered.
     BrokersAway {
-        /// Whole seconds without an answer.
+        /// Seconds without an answer.
         seconds: u64,
     },
-    /// The brokers answer but store nothing.
+    /// Brokers answer but store nothing.
     NothingStored {
-        /// Whole seconds without progress.
+        /// Seconds without progress.
         seconds: u64,
-        /// Number of unconfirmed records.
+        /// Unconfirmed records.
         records: u64,
     },
 }
@@ -34,7 +32,6 @@ pub enum Stalled {
 /// Detects that the brokers store nothing.
 #[derive(Debug)]
 pub struct StallDetector {
-    /// Zero: no limit.
     limit: Duration,
     /// Time since a broker answered.
     away: Duration,
@@ -42,12 +39,11 @@ pub struct StallDetector {
     progress: LedgerProgress,
     /// Time during which answering brokers confirmed nothing of the oldest transaction.
     stuck: Duration,
-    /// Time without a confirmation, whether or not brokers answered.
     unconfirmed_for: Duration,
 }
 
 impl StallDetector {
-    /// Gives up after `limit`; zero disables it.
+    /// Gives up after `limit`; zero: never.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -64,12 +60,12 @@ impl StallDetector {
         *self = Self::new(self.limit);
     }
 
-    /// Time during which the session had unconfirmed records without progress.
+    /// Time with unconfirmed records and without progress.
     pub const fn unconfirmed_for(&self) -> Duration {
         self.unconfirmed_for
     }
 
-    /// Checks the brokers and the unconfirmed records.
+    /// Checks brokers and unconfirmed records.
     pub fn look(
         &mut self,
         connected: bool,
@@ -107,7 +103,6 @@ mod tests {
     const TICK: Duration = Duration::from_millis(250);
     const LIMIT: Duration = Duration::from_mins(1);
 
-    /// Checks for `time`, with the given state of the brokers.
     fn watch(
         stall: &mut StallDetector,
         from: Instant,

@@ -1,5 +1,4 @@
-//! Tests of a session that the simulation does not cover: when status updates are due, how long a drain may
-//! take, and consecutive refusals.
+//! Tests of status updates, drains and consecutive refusals, which the simulation does not cover.
 
 use super::limits::IDLE_ACKNOWLEDGE;
 use super::*;
@@ -23,7 +22,7 @@ const LIMITS: Limits = Limits {
     acknowledge: true,
 };
 
-/// Takes every record, except those it is set to refuse, and confirms on request.
+/// Confirms on request.
 #[derive(Default)]
 struct TestSink {
     sent: Vec<(OwnedRecord, crate::ledger::Ticket)>,
@@ -31,7 +30,7 @@ struct TestSink {
     confirms: bool,
     /// True while a Kafka transaction ends.
     commits: bool,
-    /// True like a sink that stores progress with the records.
+    /// True like a sink that stores progress.
     ends_within: bool,
 }
 
@@ -172,7 +171,6 @@ fn g8_a_drain_reads_the_open_transaction_to_its_end_and_waits_for_what_was_sent(
 fn g8_a_drain_that_takes_too_long_says_what_is_unconfirmed() {
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
     hand_in(&mut session, &mut sink, 4);
-    // Earlier sessions have used five seconds of the grace period.
     let told_for = Duration::from_secs(5);
     let asked = Requested { told_for, ..DRAIN };
     let grace = GRACE.saturating_sub(told_for);
@@ -205,8 +203,7 @@ fn an_abort_says_what_is_unconfirmed() {
     assert_eq!(session.request::<String>(at(INTERVAL), asked), aborted);
 }
 
-/// The brokers refuse the record, then the producer refuses its dead letter, perhaps for its
-/// timestamp. The dead letter is sent again without a timestamp.
+/// The dead letter is sent again without a timestamp.
 #[test]
 fn g4_a_dead_letter_that_is_refused_at_once_is_sent_again_without_its_time() {
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
@@ -240,7 +237,7 @@ fn a_frame_that_is_there_already_waits_for_nothing() {
 
 #[test]
 fn g8_a_drain_that_wants_no_frame_leaves_the_stream_alone() {
-    // The number of frames read, and whether the Kafka transaction is ending.
+    // Frames read, and whether the Kafka transaction is ending.
     for (frames, commits, streaming, draining) in [
         (4, false, Next::Read(CONFIRM_TICK), Next::Wait(CONFIRM_TICK)),
         (4, true, Next::Refill(COMMIT_TICK), Next::Wait(COMMIT_TICK)),
@@ -286,7 +283,6 @@ fn g6_routes_change_between_two_transactions() {
     }
 }
 
-/// A transaction that an earlier session stored in part is completed by the routes that started it.
 #[test]
 fn g6_routes_do_not_change_within_a_transaction_that_an_earlier_session_began() {
     let mut sink = TestSink { ends_within: true, confirms: true, ..TestSink::default() };
@@ -322,7 +318,6 @@ fn g1_a_paused_session_takes_nothing_and_tells_the_server_the_same_as_before() {
     assert!(!session.takes_frames(&sink) && session.is_paused());
     let look = || Err::<bool, _>("a frame");
     assert_eq!(session.next(&sink, look), Ok(Next::Wait(IDLE_TICK)), "nothing is read");
-    // After long waits the server has received as many updates as it requires.
     let mut told = INTERVAL;
     for _ in 0..100 {
         told += HEARTBEAT;

@@ -1,27 +1,24 @@
-//! Decides whether a refused login is retried: a password, a certificate or pg_hba.conf may be
-//! about to change.
+//! Decides whether a refused login is retried, because a password, a certificate or pg_hba.conf may
+//! change.
 //!
-//! Input: when a connection was refused, and the configured limits. Output: whether to retry.
-//! Invariant: retries end once connections were refused for `retry.login_give_up_after` without a
-//! break. See docs/decisions/0018.
+//! Retries end once connections were refused for `retry.login_give_up_after` without a break. See
+//! docs/decisions/0018.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Refusals further apart than this (back-off not counted) are separate: a login succeeded between
-/// them.
+/// Refusals further apart than this (back-off not counted): a login succeeded between them.
 const TOGETHER: Duration = Duration::from_mins(2);
 
-/// Time for which logins have been refused without a break.
+/// Time for which logins have been refused.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoginRetry {
     refused: Option<(Instant, Instant)>,
 }
 
 impl LoginRetry {
-    /// Returns whether to retry. `give_up_after`: zero never retries. `pause_max`: the longest
-    /// back-off.
+    /// `give_up_after`: zero never retries. `pause_max`: the longest back-off.
     pub(super) fn refused(
         &mut self,
         now: Instant,

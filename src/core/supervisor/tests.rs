@@ -1,4 +1,4 @@
-//! Tests of the supervisor with scripted session ends, without running any session.
+//! Tests of the supervisor with scripted ends of sessions.
 
 use super::*;
 use crate::pipeline::{Mark, RefusalAnalysis};
@@ -14,7 +14,6 @@ const RUN: Requested = Requested {
 };
 const DRAIN: Requested = Requested { request: ControlRequest::Drain, ..RUN };
 const START: Instant = Instant::START;
-/// A refusal that another secret may resolve, and one that only another person can.
 const SECRET: SessionFailure<'static> =
     SessionFailure::Barred { by: Peer::Source, secret_can_change: true };
 const BARRED: SessionFailure<'static> =
@@ -101,7 +100,7 @@ fn pauses_grow_until_a_session_has_done_useful_work() {
     assert_eq!(verdict, AfterSession::Retry { failures: 0 });
 }
 
-/// 100 sessions of 8 s each, with a refused login before each.
+/// 100 sessions of 8 s, with a refused login before each.
 #[test]
 fn pauses_do_not_grow_where_sessions_get_further() {
     let mut supervisor = supervisor();
@@ -119,7 +118,7 @@ fn pauses_do_not_grow_where_sessions_get_further() {
     }
     let mut longest = Duration::ZERO;
     for _ in 0..9 {
-        // The session streams as long, but makes no progress.
+        // The session makes no progress.
         let left = Left { useful: 8 * SECOND, ..at(settled) };
         fails(&mut supervisor, now, SessionFailure::Transient, left);
         longest = longest.max(paused(&mut supervisor, now));
@@ -173,7 +172,7 @@ fn g8_a_stop_between_sessions_is_clean_once_nothing_is_owed() {
     assert!(matches!(relay.next(START, RUN), NextAction::Wait(_)));
     assert_eq!(relay.next(START, DRAIN), NextAction::End(Conclusion::Stopped));
 
-    // The stop is requested before the pause, but after the session.
+    // The stop is requested after the session.
     fails(&mut relay, START, SessionFailure::Transient, owing(7));
     assert_eq!(relay.next(START, DRAIN), NextAction::Begin(Some(7)), "no pause is slept through");
     fails(&mut relay, START, SessionFailure::Transient, owing(7));
@@ -281,7 +280,6 @@ fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     let start = relay.start(START, limits());
     assert_eq!(start.mode, Some(cautious));
     assert_eq!(start.limits.until, Some((Lsn::new(150), End::ModeOver)));
-    // A backlog does not matter until it is found.
     relay.slot_reaches(Some(slot(100, 1 << 40)));
     assert_eq!(relay.start(START, limits()).mode, Some(cautious));
     assert_eq!(

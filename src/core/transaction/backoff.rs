@@ -1,25 +1,24 @@
-//! Commit back-off: the pause between two Kafka transactions.
+//! The pause between two Kafka transactions.
 //!
-//! Input: how long a transaction's first record took to be stored. Output: the pause before the
-//! next transaction, between zero and 16 ms.
+//! Input: how long a transaction's first record took to be stored. Output: a pause of at most 16
+//! ms.
 //!
-//! The brokers answer EndTxn before they write the transaction markers, and refuse to begin another
-//! transaction until then (CONCURRENT_TRANSACTIONS). librdkafka then retries after 20 ms
-//! (rdkafka_txnmgr.c, 2.12), although the markers take a few milliseconds. It does not report the
-//! retry, but the first record's time shows it. Measured at 1,000 rows/s over 15 partitions: rows
-//! are visible after 41 ms at the median without a pause, and after 27 ms with a pause of 4 ms.
+//! The brokers answer EndTxn before they write the markers, and refuse another transaction until
+//! then (CONCURRENT_TRANSACTIONS). librdkafka retries after 20 ms (rdkafka_txnmgr.c, 2.12) without
+//! a report, but the first record's time shows it. Measured at 1,000 rows/s over 15 partitions:
+//! rows are visible after 41 ms at the median without a pause, after 27 ms with 4 ms.
 
 use std::time::Duration;
 
-/// Time that librdkafka's retry costs.
+/// Cost of librdkafka's retry.
 const PUT_OFF: Duration = Duration::from_millis(20);
 /// Longest time of a record without the retry, beside its linger.
 const ANSWER: Duration = Duration::from_millis(4);
-/// Longest pause: beyond it a retry costs no more.
+/// A longer pause costs as much as a retry.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 /// Growth after a pause that was too short.
 const STEP: Duration = Duration::from_millis(2);
-/// Reduction otherwise. About one transaction in twenty probes how short the pause may be.
+/// About one transaction in twenty probes how short the pause may be.
 const EASE: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +36,7 @@ impl CommitBackoff {
         self.pause
     }
 
-    /// Learns from the time between a transaction's begin and its first stored record.
+    /// `first_stored`: time from begin to the first stored record.
     pub(super) fn learn(&mut self, first_stored: Duration) {
         // Both waits run at once.
         self.pause = if first_stored >= PUT_OFF.max(self.linger + ANSWER) {

@@ -70,8 +70,7 @@ fn outgoing() -> Outgoing<'static> {
     Outgoing::new(record, Ticket::from_opaque(7))
 }
 
-/// Runs a transaction of `records` records, the first stored after `first_stored`, and returns the
-/// next pause.
+/// Runs a transaction; returns the next pause.
 fn pause_after(
     sink: &mut Transactional<Brokers>,
     now: &mut Instant,
@@ -134,7 +133,6 @@ fn what_is_due_within_a_transaction_of_postgres_ends_with_it() {
     assert!(!sink.has_enough());
     sink.reached(now + age, within).unwrap();
     assert!(sink.has_enough() && matches!(sink.state(), TransactionState::Open { .. }));
-    // The state of the wait no longer matters.
     sink.reached(now, between).unwrap();
     assert!(matches!(sink.state(), TransactionState::Settling { .. }));
 }

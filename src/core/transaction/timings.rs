@@ -1,8 +1,4 @@
-//! Measures the time that Kafka transactions spend per activity, for tuning the batch size.
-//!
-//! Input: the [`Activity`] that a sink begins (idle, taking records, waiting for reports, waiting
-//! for the commit), its time, and the size of each transaction. Output: [`Timings`]: total time of
-//! each activity, numbers of transactions and records.
+//! Measures the time of Kafka transactions per activity.
 
 use std::time::Duration;
 
@@ -11,13 +7,13 @@ use crate::time::Instant;
 /// Activity of a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// No transaction is open.
+    /// Idle.
     Idle,
     /// Taking records.
     Taking,
-    /// Waiting for delivery reports.
+    /// Waiting for reports.
     Settling,
-    /// Waiting for the end of the transaction.
+    /// Waiting for the commit.
     Ending,
 }
 
@@ -26,11 +22,11 @@ pub enum Activity {
 pub struct Timings {
     activity: Activity,
     since: Instant,
-    /// In the order of [`Activity`].
+    /// By [`Activity`].
     totals: [Duration; 4],
-    /// Number of ended transactions.
+    /// Ended transactions.
     pub transactions: u64,
-    /// Number of their records.
+    /// Their records.
     pub records: u64,
 }
 
@@ -40,14 +36,13 @@ impl Timings {
         Self { activity: Activity::Idle, since: now, totals, transactions: 0, records: 0 }
     }
 
-    /// The totals including the current activity up to now.
     #[must_use]
     pub(super) const fn until(mut self, now: Instant) -> Self {
         self.turn_to(self.activity, now);
         self
     }
 
-    /// Total time of an activity.
+    /// Time of an activity.
     pub const fn spent(&self, activity: Activity) -> Duration {
         let [idle, taking, settling, ending] = self.totals;
         match activity {

@@ -1,4 +1,4 @@
-//! Tests of the conversion to UTF-8 against an independent table, and with random bytes.
+//! Tests of the conversion to UTF-8.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use super::*;
 use crate::lsn::Lsn;
 use std::sync::Arc;
 
-/// PostgreSQL's WIN1252 from 0x80 to 0x9F; the rest equals Latin 1.
+/// 0x80 to 0x9F of PostgreSQL's WIN1252; the rest equals Latin 1.
 const WIN1252: &str = "€?‚ƒ„…†‡ˆ‰Š‹Œ?Ž??‘’“”•–—˜™š›œ?žŸ";
 
 fn reference(byte: u8) -> Option<char> {
@@ -24,7 +24,6 @@ fn win1252() -> Charset {
     Charset::new("WIN1252".to_owned(), characters)
 }
 
-/// The message in UTF-8, and the columns without an equivalent.
 fn converted(data: &[u8]) -> Result<(Vec<u8>, Vec<usize>), DecodeError> {
     let mut out = Converted { message: vec![7; 9], untranslatable: vec![3] };
     Ok(match win1252().convert(data, usize::MAX, &mut out)? {

@@ -1,9 +1,7 @@
-//! Computes size and SHA-256 of a value that is too large to keep, so that its dead letter
-//! identifies the value.
+//! Computes size and SHA-256 of a value that is too large to keep.
 //!
-//! Input: the value's bytes, in pieces. Output: a [`Cut`] with [`Digest`]s. A bytea arrives as
-//! hexadecimal digits. The bytes they encode are hashed as well, because consumers would have
-//! received those.
+//! A bytea arrives as hexadecimal digits; its decoded bytes are hashed too, because consumers would
+//! have received those.
 
 use std::fmt;
 
@@ -11,33 +9,33 @@ use sha2::{Digest as _, Sha256};
 
 const CHUNK_BYTES: usize = 4096;
 
-/// A value of which an excerpt contains only the beginning.
+/// A value that an excerpt cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// Column of the value, from 0; 0 for a logical message.
+    /// Column, from 0; 0 for a logical message.
     pub column: usize,
-    /// Digest of the value as sent over the wire.
+    /// Digest of the wire bytes.
     pub sent: Digest,
-    /// Digest of the decoded bytes, if the value has the form of a bytea.
+    /// Digest of the decoded bytes, if it looks like a bytea.
     pub bytea: Option<Digest>,
 }
 
 /// Size and hash of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest {
-    /// Size in bytes.
+    /// Bytes.
     pub bytes: usize,
-    /// Its SHA-256.
+    /// SHA-256.
     pub sha256: [u8; 32],
 }
 
 impl Digest {
-    /// Digest of complete bytes.
+    /// Digests complete bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self { bytes: bytes.len(), sha256: Sha256::digest(bytes).into() }
     }
 
-    /// The hash as 64 lower-case hexadecimal digits.
+    /// The hash in lower-case hexadecimal.
     pub fn hexadecimal(&self) -> String {
         hexadecimal(&self.sha256)
     }
@@ -53,7 +51,7 @@ pub(super) struct Hashing {
     column: usize,
     bytes: usize,
     sent: Sha256,
-    /// `None` once the value cannot be a bytea.
+    /// `None` once it cannot be a bytea.
     bytea: Option<Digits>,
 }
 
@@ -66,7 +64,7 @@ struct Digits {
 }
 
 impl fmt::Debug for Digits {
-    /// Shows only the number of digits, because contents must not be logged.
+    /// Contents must not be logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Digits").field("came", &self.came).finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Tests of excerpts against the decoding of the whole message.
+//! Tests against the decoding of the whole message.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::super::{Column, LogicalMessage, Message};
 use super::*;
 use crate::lsn::Lsn;
 
-/// Takes the message in pieces of these sizes, in rotation.
+/// Pieces have these sizes, in rotation.
 fn excerpt(message: &[u8], pieces: &[usize]) -> Result<Excerpt, DecodeError> {
     let mut excerpt = Excerpt::begin(message.len());
     let (mut rest, mut turn) = (message, pieces.iter().cycle());
@@ -211,7 +211,7 @@ proptest! {
             _ => encode::insert(&mut message, 1, &row),
         }
         message[0] = tag;
-        // Damage near the beginning hits lengths and markers, not values.
+        // Damage near the beginning hits lengths and markers.
         for (at, byte) in damage {
             let place = at.index(message.len().min(64));
             message[place] = byte;

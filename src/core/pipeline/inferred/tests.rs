@@ -1,4 +1,4 @@
-//! Tests of inferred refusals: which records are affected, and for how long.
+//! Tests of inferred refusals.
 
 use super::*;
 use crate::route::Headers;
@@ -130,7 +130,7 @@ fn g4_a_row_of_an_earlier_time_than_what_was_too_new_is_sent() {
     assert_eq!(judge(&mut inferred, &untimed, now), None, "what has no time is sent");
 }
 
-/// A record that is too old stays too old, and older ones are too old as well.
+/// Older records are too old as well.
 #[test]
 fn g4_a_backlog_that_is_too_old_costs_a_few_sessions() {
     let (mut inferred, mut sent) = (Inferred::default(), 0);

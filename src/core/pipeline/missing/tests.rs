@@ -1,4 +1,4 @@
-//! Tests of the policy about missing topics, in virtual time.
+//! Tests of the policy about missing topics.
 
 use super::*;
 use crate::route::RejectionCode;
@@ -79,8 +79,8 @@ fn g4_many_new_topics_at_once_are_waited_for_as_long_as_one() {
 
 const CREATIONS_MOST: Duration = CREATION;
 
-/// Total waiting time in a minute in which a row names a new topic every 10 ms. Every `nth` topic
-/// is created after 50 ms; 0: none.
+/// Waiting time in a minute with a new topic every 10 ms, of which every `nth` is created after 50
+/// ms.
 fn flood(topics: &mut MissingTopics, nth: u32) -> Duration {
     let (mut now, mut waited) = (NOW, Duration::ZERO);
     for number in 0_u32.. {
@@ -128,7 +128,7 @@ fn topics_that_brokers_create_when_asked_are_waited_for() {
             now += Duration::from_millis(50);
             assert!(topics.present(&name, now).is_some());
         }
-        // A topic long after a flood of others is waited for.
+        // A topic long after a flood is waited for.
         assert!(flood(&mut topics, 0) > CREATIONS_MOST / 4);
         let later = NOW * 100;
         assert_eq!(absent(&mut topics, "new", later), TopicDecision::Wait);
@@ -162,7 +162,7 @@ fn g4_a_list_of_all_topics_answers_for_those_that_nobody_creates() {
     };
     assert_eq!(rejection.code, RejectionCode::MissingTopic);
     assert!(rejection.reason.ends_with("not among those that the brokers show us"));
-    // A list omits forbidden topics. The answer by name is known.
+    // A list omits forbidden topics.
     topics.absent("secret", TopicFault::Forbidden, NOW);
     let (TopicDecision::Reject(rejection), _) = topics.unlisted("secret", false, NOW + ASK_AGAIN)
     else {
@@ -292,7 +292,7 @@ fn g4_topics_that_cannot_be_created_are_tried_in_a_bounded_share_of_the_time() {
         }
         assert!(tried > 1, "one in {takes:?}");
         assert!(waited <= OWN_CREATION + MINUTE / 8, "{takes:?} each: {waited:?}");
-        // Later topics are created; unanswered attempts count against the limit.
+        // Unanswered attempts count against the limit.
         let decision = absent(&mut topics, "orders.eu", NOW * 100);
         assert!(matches!(decision, TopicDecision::Create(_)) || takes == MINUTE, "{decision:?}");
     }

@@ -1,4 +1,4 @@
-//! Tests of refused records: what a session learns from them, and how the next one sends them.
+//! Tests of refused records across sessions.
 
 use std::convert::Infallible;
 
@@ -60,7 +60,7 @@ fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does
     assert_eq!(suspects.judge((row(), 0), &record(b"large")), Ok(true));
     assert_eq!(suspects.judge((row(), 0), &record(b"other")), Ok(false));
     let later = Position { commit_lsn: Lsn::new(101), ..row() };
-    // A non-transactional message has its send time, which differs each time.
+    // Its send time differs each time.
     let again = Position { commit_time: PgTime(8), ..row() };
     assert_eq!(suspects.judge((again, 0), &record(b"large")), Ok(true));
     assert_eq!(suspects.judge((later, 0), &record(b"large")), Ok(false));
@@ -95,7 +95,6 @@ fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
         let judged = suspects.judge((row(), 0), &record(b"larger"));
         assert_eq!(judged, Ok(false));
         assert!(learn(&mut suspects, value, true, Some(rejection())));
-        // The next session receives it again, perhaps several times.
         for _ in 0..9 {
             let judged = suspects.judge((row(), 0), &record(value));
             assert_eq!(judged, Err(rejection()));
@@ -153,7 +152,7 @@ fn batches_are_made_smaller_only_once_a_record_has_gone_alone() {
     assert!(!unnamed(&mut suspects), "the record was at fault");
 }
 
-/// A session that sends beyond a record may still end before settling it.
+/// A session that sends beyond a record may end before settling it.
 #[test]
 fn g4_what_is_settled_is_forgotten_and_nothing_else() {
     let mut suspects = Suspects::default();
@@ -239,8 +238,7 @@ fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
     }
 }
 
-/// A session that polls rows, by their transactions' numbers in this order, all of which are
-/// refused. Returns the next session's suspects.
+/// A session that polls these transactions, which are all refused.
 fn polled(suspects: Suspects, first: u64, rows: &[(u32, &[u8], bool)]) -> Suspects {
     let mut suspects = suspects.by_row();
     let mut ledger = Ledger::new(Budget::default());

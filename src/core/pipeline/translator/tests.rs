@@ -1,4 +1,4 @@
-//! Tests of a row's path through the core in a database that is not in UTF-8.
+//! Tests of rows in a database that is not in UTF-8.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn translator(bytes_max: usize) -> Translator {
     Translator::new(Arc::new(Charset::new("OURS".to_owned(), characters)), bytes_max)
 }
 
-/// Result of a row with this payload: the code of its dead letter, if any.
+/// The code of the row's dead letter, if any.
 fn delivered(payload: &[u8], bytes_max: usize) -> (Option<RejectionCode>, OwnedRecord) {
     let mut pipeline = pipeline(dead_letters());
     let frames = transaction(payload);
@@ -74,9 +74,7 @@ fn g4_bytes_that_pass_for_utf8_by_chance_are_a_dead_letter() {
     assert!(reason.starts_with("column `payload` has a character"), "{reason}");
 }
 
-/// A row without a route, whose key has no equivalent in UTF-8. Whichever fault is found first, the
-/// reason must forbid sending it again. Without a payload the letter shows the columns, and that
-/// one as bytes.
+/// Whichever fault is found first, the reason must forbid sending the letter again.
 #[test]
 fn g4_the_reason_that_is_told_is_the_one_that_forbids_to_send_it_again() {
     let columns: [(&[u8], u32); 4] =

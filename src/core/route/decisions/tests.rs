@@ -1,4 +1,4 @@
-//! Tests of routing rules with decoded rows.
+//! Tests of routing rules.
 
 use super::*;
 use crate::outbox::Outbox;
@@ -71,14 +71,14 @@ fn the_first_rule_that_matches_decides() {
         ],
         ..RouteSpec::default()
     });
-    // Twice: the second answer is cached.
+    // The second answer is cached.
     for _ in 0..2 {
         assert_eq!(stage.topic("DraftOrder", Text(b"test-a")), None);
         assert_eq!(stage.topic("OrderPaid", Text(b"test-a")).as_deref(), Some("t.a"));
         assert_eq!(stage.topic("OrderPaid", Text(b"test-")).as_deref(), Some("orders.OrderPaid"));
         assert_eq!(stage.topic("OrderPaid", Null).as_deref(), Some("orders.OrderPaid"));
         assert_eq!(stage.topic("User", Null).as_deref(), Some("User"));
-        // Values whose plain concatenation would be equal.
+        // Their plain concatenation would be equal.
         assert_eq!(stage.topic("Userte", Text(b"st-a")).as_deref(), Some("Userte"));
         assert_eq!(stage.topic("User", Text(b"test-a")).as_deref(), Some("t.a"));
     }
@@ -93,7 +93,7 @@ fn null_matches_no_rule_and_is_no_empty_text() {
         assert_eq!(stage.topic("a", Text(b"")).as_deref(), Some("all"));
         let rejection = stage.route(Null, Null).unwrap_err();
         assert_eq!(rejection.code, RejectionCode::NoRoute);
-        // A rule with its own topic does not need a value to route by.
+        // A rule's own topic needs no value to route by.
         assert!(stage.route(Null, Text(b"x")).unwrap().is_some());
     }
     let mut stage =
@@ -209,7 +209,7 @@ fn g4_reserved_topics_are_no_rows_to_choose_by_template_or_rule() {
         let routed = stage.route(Text(event_type.as_bytes()), tenant);
         routed.map_or_else(|rejection| Some(rejection.code), |_| None)
     };
-    // Twice: a refused name is refused again.
+    // A refused name is refused again.
     for _ in 0..2 {
         for reserved in ["dead", "__consumer_offsets", "postrider.progress.x"] {
             assert_eq!(code(reserved, Null), Some(RejectionCode::InvalidTopic), "{reserved}");

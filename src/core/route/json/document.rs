@@ -1,16 +1,15 @@
-//! Parses a JSON payload, and writes it by its inferred shape like Debezium.
+//! Parses a JSON payload, and writes it by its shape like Debezium.
 //!
-//! Input: the payload's text, and its `Shape`. Output: JSON, cut off beyond a limit because arrays
-//! of objects can grow far, or Java's text of Connect's structs and lists. Floating-point numbers
-//! are printed as in Java.
+//! Output: JSON, or Java's text of Connect's structs and lists. Floating-point numbers are printed
+//! as in Java.
 
 use super::number::write_double;
 use super::shape::Shape;
 use super::text::write_string;
 use crate::json::{Json, Number};
 
-/// Parses a payload that starts like an object or array; other payloads stay text. Like Jackson,
-/// ignores everything after the document.
+/// Parses a payload that starts like an object or array. Like Jackson, ignores everything after the
+/// document.
 pub(in crate::route) fn parse(text: &str) -> Option<Json> {
     if !text.starts_with(['{', '[']) {
         return None;
@@ -18,8 +17,8 @@ pub(in crate::route) fn parse(text: &str) -> Option<Json> {
     Json::parse_first(text.as_bytes()).ok()
 }
 
-/// Appends a document as JSON. Every object of an array gets the members of all, so the result may
-/// be much larger. It is cut off once `out` has more than `bytes_max` bytes.
+/// Every object of an array gets the members of all, so the result may grow far. The JSON is cut
+/// off once `out` has more than `bytes_max` bytes.
 pub(in crate::route) fn write_json(
     out: &mut Vec<u8>,
     json: &Json,
@@ -71,8 +70,7 @@ pub(in crate::route) fn write_json(
     }
 }
 
-/// Appends a document as the text of Connect's `Struct` and Java's lists, which omit null members
-/// and quote nothing.
+/// Null members are omitted, and nothing is quoted.
 pub(in crate::route) fn write_java(out: &mut Vec<u8>, json: &Json, shape: &Shape) {
     match json {
         Json::Null => out.extend(b"null"),
@@ -89,8 +87,7 @@ pub(in crate::route) fn write_java(out: &mut Vec<u8>, json: &Json, shape: &Shape
         Json::Object(members) => {
             out.extend(b"Struct{");
             if let Shape::Struct(known) = shape {
-                // Iterates over the object's own members. Iterating over all objects' members would
-                // take quadratic time.
+                // Over the object's own members: all members would take quadratic time.
                 let mut present: Vec<_> = members
                     .iter()
                     .filter(|(_, member)| !member.is_null())
@@ -131,8 +128,7 @@ fn separated<T>(
     }
 }
 
-/// Integers are unchanged, others become Java's doubles. A number beyond a double becomes a word, a
-/// string in JSON.
+/// A number beyond a double becomes a word, a string in JSON.
 fn write_number(out: &mut Vec<u8>, number: &Number, in_json: bool) {
     let text = number.as_str();
     if number.is_whole() {

@@ -1,8 +1,7 @@
 //! Parses and writes JSON like Kafka Connect for Debezium's records.
 //!
-//! Input: column values and JSON payloads. Output: JSON values, their schemas, and Java's text for
-//! them. Invariant: the output equals Debezium's byte for byte. Where Debezium would stop, the
-//! result contains the unchanged payload, or there is none (G4).
+//! The output equals Debezium's byte for byte. If Debezium would stop, the result contains the
+//! unchanged payload, or there is none (G4).
 
 mod document;
 mod number;

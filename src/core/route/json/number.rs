@@ -1,7 +1,6 @@
 //! Prints floating-point numbers like Java (`Double.toString` since JDK 19).
 //!
-//! The output has the shortest digits that parse to the number, plain from 10^-3 to below 10^7,
-//! otherwise in computerised scientific notation; `NaN` and `Infinity` by name.
+//! Plain from 10^-3 to below 10^7, otherwise in computerised scientific notation.
 
 pub(in crate::route) fn write_double(out: &mut Vec<u8>, number: f64) {
     // Java picks the nearest of two digits where one would suffice: `4.9E-324`, not `5.0E-324`.
@@ -18,7 +17,7 @@ pub(in crate::route) fn write_float(out: &mut Vec<u8>, number: f32) {
     write(out, if has_one_digit { &two } else { &shortest }, number.is_finite());
 }
 
-/// `scientific` is Rust's output, with the shortest digits: `-1.25e-7`, `1e20`.
+/// `scientific` is Rust's shortest output: `-1.25e-7`.
 fn write(out: &mut Vec<u8>, scientific: &str, is_finite: bool) {
     if !is_finite {
         let name = match scientific {

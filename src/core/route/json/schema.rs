@@ -1,8 +1,6 @@
-//! Writes the schemas that Kafka Connect's JsonConverter sends with a value.
+//! Writes the schemas of Kafka Connect's JsonConverter.
 //!
-//! Input: a Connect type and `Attributes` (name, version, parameters), or the `Shape` of a JSON
-//! document. Output: the schema as JSON, with members in JsonConverter's order. `begin` and `end`
-//! enclose the caller's members.
+//! Members have JsonConverter's order. `begin` and `end` enclose the caller's members.
 
 use super::shape::Shape;
 use super::text::write_string;
@@ -32,7 +30,6 @@ pub(in crate::route) fn begin(out: &mut Vec<u8>, connect_type: &str) {
     out.push(b'"');
 }
 
-/// Appends a schema's end in JsonConverter's order.
 pub(in crate::route) fn end(out: &mut Vec<u8>, attributes: &Attributes<'_>) {
     out.extend(b",\"optional\":");
     out.extend(attributes.is_optional.to_string().as_bytes());
@@ -59,8 +56,8 @@ pub(in crate::route) fn end(out: &mut Vec<u8>, attributes: &Attributes<'_>) {
     out.push(b'}');
 }
 
-/// Appends the schema of an expanded document. `path` names its objects: the payload's column, then
-/// members, joined by points. Elements of nested arrays have no name.
+/// `path` names a document's objects: the payload's column, then members, joined by points.
+/// Elements of nested arrays have no name.
 pub(in crate::route) fn write_shape(
     out: &mut Vec<u8>,
     shape: &Shape,

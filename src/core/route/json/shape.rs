@@ -1,11 +1,8 @@
-//! Infers the schema of a JSON document like Debezium: one type for each member and for the
-//! elements of an array.
+//! Infers the schema of a JSON document like Debezium: one type per member and per array.
 //!
-//! Input: a document, and whether nulls and empty arrays are kept (`Inference`). Output: its
-//! `Shape`, or `Mixed` if there is none; Debezium then forwards the text unchanged. The shape
-//! decides which members are written. Nulls and empty arrays have no type and are omitted, unless
-//! they are kept or a sibling has a type for them. All objects of an array get the members of all
-//! of them.
+//! Output: a `Shape`, or `Mixed`, for which Debezium forwards the text unchanged. Nulls and empty
+//! arrays have no type and are omitted, unless they are kept or a sibling has a type. All objects
+//! of an array get the members of all of them.
 
 use std::collections::HashMap;
 
@@ -15,7 +12,7 @@ use crate::route::format::Members as Kept;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::route) enum Shape {
     Nothing,
-    /// The elements of an empty array that is kept.
+    /// Elements of an empty array that is kept.
     Unknown,
     Boolean,
     Int32,
@@ -26,17 +23,16 @@ pub(in crate::route) enum Shape {
     Text,
     Array(Box<Shape>),
     Struct(Members),
-    /// Elements with several types, at which Debezium stops.
+    /// Several types, at which Debezium stops.
     Several,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(in crate::route) struct Members {
     pub(in crate::route) shapes: Vec<(String, Shape)>,
-    /// Index of each member in `shapes`, which avoids quadratic time for large objects.
+    /// Avoids quadratic time for large objects.
     places: HashMap<String, usize>,
-    /// True if objects with different members were merged. Connect's schema then says that the
-    /// object is not optional.
+    /// True if objects with different members were merged; Connect's schema then is not optional.
     pub(in crate::route) are_merged: bool,
 }
 
@@ -77,7 +73,7 @@ pub(in crate::route) struct Inference {
     pub(in crate::route) empty_arrays: Kept,
 }
 
-/// The document has no shape: an array's elements have several kinds.
+/// Elements of several kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::route) struct Mixed;
 
@@ -86,7 +82,7 @@ pub(in crate::route) fn infer(document: &Json, inference: Inference) -> Result<S
 }
 
 impl Inference {
-    /// `None`: the value is omitted.
+    /// `None`: omitted.
     fn shape(self, json: &Json) -> Result<Option<Shape>, Mixed> {
         Ok(Some(match json {
             Json::Null => {
@@ -138,12 +134,11 @@ impl Inference {
         Ok(Shape::Struct(merged))
     }
 
-    /// The shape of elements that are not objects: the first non-null element's, unless other
-    /// nested arrays are wider.
+    /// The first non-null element's shape, unless other nested arrays are wider.
     fn nested(self, first: &Json, elements: &[Json]) -> Result<Shape, Mixed> {
         let mut shape = self.shape(first)?.ok_or(Mixed)?;
         if first.is_array() {
-            // Skips the first element, because the work would double with every level.
+            // Without the first: the work would double with every level.
             let others = elements.iter().filter(|element| !std::ptr::eq(*element, first));
             for element in others.filter(|element| element.is_array()) {
                 if let Some(other) = self.shape(element)? {
@@ -164,7 +159,7 @@ fn number_shape(number: &Number) -> Shape {
     }
 }
 
-/// The property that must agree between an array's elements: JSON's kind, and a number's width.
+/// The property that must agree between elements.
 fn kind(json: &Json) -> u8 {
     match json {
         Json::Null => 0,

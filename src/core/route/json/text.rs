@@ -1,12 +1,10 @@
-//! Writes JSON strings with the escapes of Jackson's generator, which Kafka Connect uses, and bytes
-//! as base64.
+//! Writes JSON strings with the escapes of Jackson's generator, and bytes as base64.
 
 use std::io::Write as _;
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Appends a JSON string. Quotes, backslashes and control characters are escaped, and characters
-/// beyond the basic plane become two surrogates; all with upper-case digits.
+/// Characters beyond the basic plane become two surrogates; digits are upper case.
 pub(in crate::route) fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text;
@@ -23,7 +21,7 @@ pub(in crate::route) fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// True for the first byte of an escaped character; `F0` and above start four bytes.
+/// `F0` and above start four bytes.
 const fn needs_escape(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\' || byte >= 0xF0
 }
@@ -47,7 +45,7 @@ fn escape(out: &mut Vec<u8>, character: char) {
     out.extend([b'\\', short]);
 }
 
-/// Appends bytes in padded base64, with the URL alphabet if `for_url`.
+/// Padded base64.
 pub(in crate::route) fn base64(out: &mut Vec<u8>, bytes: &[u8], for_urls: bool) {
     let digit = |bits: u32| {
         let Some(&digit) = BASE64.get((bits & 63) as usize) else {

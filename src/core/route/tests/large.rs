@@ -1,4 +1,4 @@
-//! Tests of routing rows that are too large to be held in memory.
+//! Tests of routing oversized rows.
 
 use serde_json::Value as Json;
 
@@ -10,7 +10,7 @@ use crate::route::{DestinationSpec, PatternSpec, RuleAction, RuleSpec};
 
 const LARGE: &[u8] = &[b'x'; 100_000];
 
-/// The dead letter of a case's row from an excerpt; `None` if a rule dropped it.
+/// The dead letter of a case's excerpt, unless a rule dropped it.
 fn routed(case: &Case) -> Option<OwnedRecord> {
     let mut spec = spec();
     let mut router = Router::compile(&case.spec, &mut spec).expect("compiles");
@@ -102,7 +102,7 @@ fn g4_a_rule_drops_a_large_row_only_when_it_sees_all_that_it_looks_at() {
     let mut case = Case::new(by("aggregate_type", RuleAction::Drop));
     case.row[4] = Text(LARGE);
     assert_eq!(routed(&case), None);
-    // Each earlier rule may decide, and the default's column too.
+    // Earlier rules and the default's column may decide.
     case.row[3] = Text(LARGE);
     assert!(routed(&case).is_some());
     let to = DestinationSpec { topic: Some("orders".to_owned()), ..DestinationSpec::default() };
@@ -148,7 +148,6 @@ fn g4_a_large_logical_message_is_told_by_what_stands_before_its_large_member() {
     assert_eq!(told["cut"][0]["column"], Json::Null);
     assert_eq!(letter.key.as_deref(), Some(&b"k"[..]));
     assert_eq!(header(&letter, "postrider-table"), [Some(&b"message.outbox"[..])]);
-    // Unknown parts are missing.
     let letter = message_letter("outbox", &format!("{{\"payload\":\"{large}\",{known}}}"));
     let told = note(&letter);
     assert_eq!((&told["id"], &told["size"]), (&Json::Null, &size.into()));
@@ -172,7 +171,7 @@ fn g4_a_dead_letter_fits_whatever_the_prefix_of_its_logical_message() {
 }
 
 proptest! {
-    /// An oversized row leaves in one form, held or not. The note contains the excerpt's additions.
+    /// The note contains the excerpt's additions.
     #[test]
     fn g4_an_excerpt_gives_the_dead_letter_that_the_whole_row_gives(
         sizes in vec(0_usize..2 * VALUE_BYTES_KEPT, 6),
@@ -201,7 +200,6 @@ proptest! {
         }
         let told = |letter: &OwnedRecord| {
             let mut headers = letter.headers.clone();
-            // A cut topic is not reported.
             headers.retain(|(name, _)| name != "postrider-topic");
             headers
         };
