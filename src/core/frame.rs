@@ -1,6 +1,4 @@
 //! Defines [`Frame`]: a message of a replication stream, borrowed from the read buffer.
-//!
-//! Frames come from a socket, a recorded file or a simulation; the core cannot tell which.
 
 use crate::lsn::Lsn;
 use crate::pgoutput::Excerpt;
@@ -41,12 +39,12 @@ pub enum Frame<'a> {
     Keepalive {
         /// Sent position.
         end: Lsn,
-        /// Whether the server will close the connection without a reply.
+        /// Whether the connection ends without a reply.
         reply_now: bool,
     },
 }
 
-/// Position of the last message that had one. Keepalives report the end of the log instead.
+/// Position of the last message that had one; keepalives report the end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LastPlace(pub Lsn);
 

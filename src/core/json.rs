@@ -1,11 +1,10 @@
-//! Reads JSON into a tree that keeps the order of members and the spelling of numbers, on which
-//! Kafka Connect's bytes depend.
+//! Reads JSON into a tree that keeps the order of members and the spelling of numbers.
 //!
-//! Accepts the texts that `serde_json` accepts (RFC 8259, nested at most 127 deep), in linear time.
-//! If a name repeats, the last value replaces the first in its place.
+//! Accepts the texts of `serde_json` (RFC 8259, nested at most 127 deep), in linear time. If a name
+//! repeats, the last value replaces the first.
 //!
 //! `serde_json` offers this tree behind two features, which Cargo would enable for the whole
-//! program. They change what an application's own types accept, so a library must not enable them.
+//! program. They change what an application's own types accept.
 
 use indexmap::IndexMap;
 
@@ -44,7 +43,7 @@ impl Json {
     }
 
     /// The first members of an object that may be cut off. A member counts if a comma or the end
-    /// follows. Empty for other text.
+    /// follows.
     pub(crate) fn parse_beginning(text: &[u8]) -> Members {
         let mut members = Members::default();
         let _ = Reader { text, at: 0 }.members(1, &mut members);

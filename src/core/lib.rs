@@ -7,11 +7,10 @@
 //!  settled Lsn <---------------- ledger <--------------- Confirmation -----+
 //! ```
 //!
-//! Nothing here reads a clock, a socket, a file or the environment, starts a thread or depends on a
-//! runtime. The shipped code is therefore simulated by seeds, fuzzed and replayed from scripts. A
-//! [`session`] drives a [`pipeline`], whose stages are shown above; [`transaction`] delivers
-//! exactly once; [`gate`] decides where a stream resumes; [`supervisor`] decides what happens
-//! between two sessions. G1 to G8 are the guarantees of docs/guarantees.md.
+//! Nothing here reads a clock, a socket, a file or the environment, or starts a thread, so the
+//! shipped code is simulated, fuzzed and replayed. A [`session`] drives a [`pipeline`];
+//! [`transaction`] delivers exactly once; [`gate`] decides where a stream resumes; [`supervisor`]
+//! decides what happens between sessions. G1 to G8 are the guarantees of docs/guarantees.md.
 //!
 //! ```
 //! use std::convert::Infallible;

@@ -1,7 +1,6 @@
-//! Deliberate bugs that tests enable, to prove that the simulation detects them.
+//! Deliberate bugs that tests enable, so that the simulation detects them.
 //!
-//! Input: the [`Mutant`] of a thread, in builds with the feature `mutants`. Without the feature the
-//! answer is constantly false, and the compiler removes the check. Tests of other crates use this
+//! Without the feature `mutants` the compiler removes the checks. Tests of other crates use this
 //! module.
 
 /// One deliberate bug.

@@ -1,8 +1,8 @@
 //! Encodes and decodes the progress record, stored in Kafka beside the records.
 //!
-//! Input: a [`Mark`] (how far), and the [`Lineage`] in which positions have a meaning. Output: the
-//! Kafka record and [`Progress`] decoded from it. A value from another program or a later version
-//! is an error and never a position.
+//! Input: a [`Mark`], and the [`Lineage`] in which positions have a meaning. Output: the Kafka
+//! record and [`Progress`] decoded from it. A value from another program or a later version is an
+//! error.
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
@@ -11,9 +11,9 @@
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
-//! `backfill` is present only while rows older than the slot are delivered. `commit` and `rows` are
-//! present only inside a transaction that is delivered in parts. `last` is the last commit with
-//! rows. `places` is present only if a schema is published. Earlier releases omit some members.
+//! `backfill` is present only while rows older than the slot are delivered, `commit` and `rows`
+//! only inside a partly delivered transaction, `places` only if a schema is published. `last` is
+//! the last commit with rows. Earlier releases omit some members.
 
 mod scope;
 
@@ -31,7 +31,7 @@ const VERSION: u32 = 2;
 /// Oldest version that is still read.
 const VERSION_MIN: u32 = 1;
 
-/// The stream to which positions belong. Order and names of the fields are the record's format.
+/// The stream of a position. Order and names of the fields are the record's format.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lineage {
     /// System identifier (IDENTIFY_SYSTEM). A restored backup shares it with its origin.
@@ -44,22 +44,21 @@ pub struct Lineage {
     pub slot: String,
     /// The publication's OID.
     pub publication: u32,
-    /// Transaction that last wrote the publication's row when the session began; shows alterations.
+    /// Transaction that last wrote the publication's row; shows alterations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publication_xid: Option<u32>,
     /// OIDs of the outbox tables.
     pub tables: BTreeMap<String, u32>,
-    /// OIDs of the publication's entries; they change if a table is removed and added again.
+    /// OIDs of the publication's entries; show that a table was removed and added again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<String, u32>,
-    /// For tables published with their schema: the transactions that put them into it.
+    /// Transactions that put tables into a published schema.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, u32>,
     /// Prefixes of the messages that are rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<BTreeSet<String>>,
-    /// Whether the server was a standby when the session began. Its later timeline is then not
-    /// known.
+    /// Whether the server was a standby, whose later timeline is not known.
     #[serde(default)]
     pub standby: bool,
     /// Start of the complete part of the stream, if known.
@@ -67,8 +66,7 @@ pub struct Lineage {
     pub since: Option<Since>,
 }
 
-/// The start since which no row was omitted: every transaction that committed after `lsn` was
-/// delivered, or will be.
+/// Every transaction that committed after `lsn` was delivered, or will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Since {
     /// The slot's position.
@@ -76,8 +74,8 @@ pub struct Since {
     /// No transaction with this or a later 64-bit number had committed. 0: no row precedes the
     /// start.
     pub xid: u64,
-    /// `xid` at the stream's very first start. Earlier rows may never have belonged to the stream.
-    /// 0: all rows belong to it. `None`: written by an earlier version.
+    /// `xid` at the very first start. Earlier rows may never have belonged to the stream. `None`:
+    /// written by an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
 }
@@ -88,7 +86,7 @@ impl Since {
         Self { lsn, xid, began: Some(xid) }
     }
 
-    /// Rows of earlier transactions may never have belonged to the stream.
+    /// Earlier rows may never have belonged to the stream.
     pub fn began(&self) -> u64 {
         self.began.unwrap_or(self.xid)
     }
@@ -101,7 +99,7 @@ impl Lineage {
         format!("{system}/{database}/{slot}")
     }
 
-    /// The producer's transactional id. A later producer with this id fences it.
+    /// The producer's transactional id, by which a later producer fences it.
     pub fn transactional_id(&self) -> String {
         let Self { system, database, slot, .. } = self;
         format!("postrider.{system}.{database}.{slot}")
@@ -119,18 +117,17 @@ pub struct Progress {
     pub backfill: Option<BackfillProgress>,
 }
 
-/// Progress with rows that were written before the slot existed.
+/// Progress with rows older than the slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BackfillProgress {
-    /// The stream's start, before which rows belong to the backfill. `None`: the slot does not
-    /// exist yet.
+    /// The stream's start, before which rows belong to the backfill. `None`: no slot yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins: Option<Lsn>,
     /// Transactions committed at the start (`pg_current_snapshot`).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub snapshot: String,
-    /// OIDs of tables and partitions with their file nodes at the start. A file rewritten since
-    /// does not show when its rows were written.
+    /// OIDs of tables with their file nodes at the start. A file rewritten since does not show when
+    /// its rows were written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<(u32, u32)>,
     /// The last delivered row.
@@ -155,7 +152,7 @@ impl BackfillProgress {
         if !self.repair.as_ref().is_some_and(leaves_out) {
             return Some(Since::first(lsn, 0));
         }
-        // The snapshot is `xmin:xmax:..`; no transaction from `xmax` on had committed.
+        // `xmin:xmax:..`; no transaction from `xmax` on had committed.
         let xid = self.snapshot.split(':').nth(1)?.parse().ok()?;
         Some(Since { lsn, xid, began: self.began.or(Some(xid)) })
     }

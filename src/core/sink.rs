@@ -1,10 +1,8 @@
-//! Defines the trait [`Sink`]: the part of a Kafka producer that a session uses.
+//! Defines [`Sink`]: the part of a Kafka producer that a session uses.
 //!
-//! Input: records, and progress ([`Reached`]). Output: confirmations, or a [`SendError`]. Contract,
-//! for every implementation:
+//! Contract, for every implementation:
 //! * records of one partition are appended in the order of `send` (G2);
-//! * each accepted ticket is answered exactly once, or `poll` returns an error, after which no
-//!   ticket is answered;
+//! * each accepted ticket is answered exactly once, unless `poll` returns an error;
 //! * `Stored` means that the brokers acknowledged the record under `acks=all` (G1 depends on this);
 //! * no call blocks for longer than a few milliseconds, or 0.1 s while a client connects;
 //! * a record whose topic does not exist is not accepted, so nothing after it is repeated;
@@ -66,18 +64,18 @@ pub struct CommitPlace {
     pub time_us: i64,
 }
 
-/// A destination that stores records; the module documentation has the contract.
+/// A destination that stores records, by the module's contract.
 pub trait Sink {
     /// Why the sink is no longer usable.
     type Error;
 
     /// Sends one record and copies its bytes. An [alone](Outgoing::alone) record needs its own
-    /// batch and Kafka transaction: the sink returns `Full` while another record is in flight, and
-    /// until this one is answered.
+    /// batch and Kafka transaction: the sink returns `Full` while another record, or this one, is
+    /// in flight.
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>)
     -> Result<(), SendError<Self::Error>>;
 
-    /// Appends the answers that have arrived, without waiting.
+    /// Appends the answers that have arrived.
     fn poll(
         &mut self,
         now: Instant,
@@ -90,8 +88,7 @@ pub trait Sink {
     /// Sets the start of the complete part of the stream.
     fn whole_since(&mut self, _since: Since) {}
 
-    /// Reports progress. Call it between two frames, after everything that `poll` returned is
-    /// handled.
+    /// Reports progress between two frames, after everything that `poll` returned is handled.
     fn reached(&mut self, _now: Instant, _reached: Reached) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -106,14 +103,13 @@ pub trait Sink {
         false
     }
 
-    /// True if a session may end within a Postgres transaction, because consumers have already seen
-    /// it in parts.
+    /// True if a session may end within a Postgres transaction, which consumers have seen in parts.
     fn may_end_within(&self) -> bool {
         false
     }
 
-    /// End of the stored progress; nothing above it may be acknowledged. `None`: progress is not
-    /// stored.
+    /// End of the stored progress; nothing above it may be acknowledged. `None`: no stored
+    /// progress.
     fn kept(&self) -> Option<Lsn> {
         None
     }

@@ -1,4 +1,4 @@
-//! Defines [`GateError`]: why a stream cannot be resumed, with a remedy for each reason.
+//! Defines [`GateError`]: why a stream cannot be resumed.
 
 use crate::lsn::Lsn;
 use crate::pipeline::CommitId;
@@ -6,7 +6,7 @@ use crate::pipeline::CommitId;
 /// Why the stream cannot be resumed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
-    /// The progress record names another source than its key, so no relay wrote it.
+    /// The progress names another source than its key, so no relay wrote it.
     #[error("the progress of slot `{slot}` belongs to `{before}`, and this is `{now}`")]
     OtherSource {
         /// Slot.
@@ -29,7 +29,7 @@ pub enum GateError {
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The restarted or new standby has not yet replayed the delivered rows.
+    /// The standby has not yet replayed the delivered rows.
     #[error(
         "the standby has replayed its log up to {server}, and rows of slot `{slot}` were delivered up to {delivered}"
     )]
@@ -51,7 +51,7 @@ pub enum GateError {
         /// Last delivered commit.
         delivered: CommitId,
     },
-    /// The timeline does not descend from the timeline of the delivered rows.
+    /// The timeline does not descend from the old one.
     #[error(
         "the server is on timeline {now}, which does not descend from timeline {before}, of which \
          rows of slot `{slot}` were delivered up to {delivered}"
@@ -111,7 +111,7 @@ pub enum GateError {
         /// Slot.
         slot: String,
     },
-    /// The publication was recreated after the progress was written.
+    /// The publication was recreated since.
     #[error(
         "the publication of slot `{slot}` was replaced {}", since(*delivered)
     )]
@@ -121,7 +121,7 @@ pub enum GateError {
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The table was renamed or recreated after the progress was written.
+    /// The table was renamed or recreated since.
     #[error(
         "table {table} is not the one that slot `{slot}` delivered rows of: it was renamed, dropped or \
          replaced {}", since(*delivered)
@@ -134,7 +134,7 @@ pub enum GateError {
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The table left the publication and returned after the progress was written.
+    /// The table left the publication and returned.
     #[error(
         "table {table} was taken out of the publication of slot `{slot}` and put in again {}",
         since(*delivered)
@@ -147,7 +147,7 @@ pub enum GateError {
         /// End of the delivered rows.
         delivered: Lsn,
     },
-    /// The row count of a partly delivered transaction covers other message prefixes.
+    /// Message prefixes changed within a partly delivered transaction.
     #[error(
         "messages.prefixes has changed within the transaction that commits at {commit}, of which slot \
          `{slot}` has delivered {rows} rows"
@@ -160,7 +160,7 @@ pub enum GateError {
         /// Delivered rows.
         rows: u64,
     },
-    /// The row count of a partly delivered transaction covers other tables.
+    /// Tables changed within a partly delivered transaction.
     #[error(
         "source.tables has changed ({table}) within the transaction that commits at {commit}, of \
          which slot `{slot}` has delivered {rows} rows"

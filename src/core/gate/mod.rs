@@ -1,9 +1,8 @@
 //! Decides from which position a replication stream may resume.
 //!
-//! Input: [`Facts`] about the source, and the [`Progress`] stored in Kafka. Output: a [`Resume`] or
-//! a [`GateError`]. A log position has a meaning only within its cluster and timeline, but Postgres
-//! accepts any; rows would then be skipped or repeated. The mark is never above the stored progress
-//! (G1, G6).
+//! Input: [`Facts`], and the [`Progress`] in Kafka. Output: a [`Resume`] or a [`GateError`]. A log
+//! position has a meaning only within its cluster and timeline, but Postgres accepts any. The mark
+//! is never above the stored progress (G1, G6).
 
 mod error;
 mod promotion;
@@ -21,21 +20,21 @@ pub use error::GateError;
 pub use promotion::{Promotion, judge_promotion, promotion};
 pub use since::{begins, unbroken};
 
-/// Ancestors of a timeline, oldest first: number and end of each.
+/// Number and end of each ancestor, oldest first.
 pub type TimelineHistory = Vec<(u32, Lsn)>;
 
-/// The current source. Read all facts after the slot was taken: until then another relay may
-/// advance the stream.
+/// The current source. Read all facts after the slot was taken, because until then another relay
+/// may advance the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Identity.
     pub lineage: Lineage,
-    /// End of the server's log. Read it after the progress, or it may fall short.
+    /// End of the server's log. Read it after the progress.
     pub server: Lsn,
     /// Ancestors of the server's timeline.
     pub history: TimelineHistory,
-    /// The slot's acknowledged position. Read it before the progress, unless the slot is held,
-    /// because a live relay moves both.
+    /// The slot's acknowledged position. Read it before the progress, unless the slot is held: a
+    /// live relay moves both.
     pub confirmed: Lsn,
     /// Whether this process created the slot.
     pub created: bool,
@@ -52,7 +51,7 @@ pub struct Facts {
 pub struct Resume {
     /// Earlier rows were delivered.
     pub mark: Mark,
-    /// Evidence to find in the log before the mark is trusted.
+    /// Evidence to find in the log.
     pub check: Option<ResumeCheck>,
     /// Warnings for the operator.
     pub warnings: Vec<Warning>,
@@ -67,7 +66,7 @@ pub enum Warning {
          committed between them is in Kafka and no longer in Postgres"
     )]
     TailLost {
-        /// The old timeline.
+        /// Old timeline.
         timeline: u32,
         /// Its end.
         end: Lsn,
@@ -80,11 +79,11 @@ pub enum Warning {
          moved, rows committed between them are not delivered"
     )]
     Gap {
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the delivered rows.
         delivered: Lsn,
-        /// The slot's position.
+        /// Position of the slot.
         confirmed: Lsn,
     },
     /// The publication was altered since the progress was written.
@@ -93,9 +92,9 @@ pub enum Warning {
          not delivered", began(slot, *delivered)
     )]
     PublicationAltered {
-        /// The publication.
+        /// Publication.
         publication: String,
-        /// The slot.
+        /// Slot.
         slot: String,
         /// End of the delivered rows.
         delivered: Lsn,
@@ -106,9 +105,9 @@ pub enum Warning {
          while it left out inserts are not delivered"
     )]
     AlteredMeanwhile {
-        /// The publication.
+        /// Publication.
         publication: String,
-        /// End of the log when last seen unaltered.
+        /// Last position without alteration.
         since: Lsn,
     },
 }
@@ -165,7 +164,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
         let (timeline, delivered) = (before.timeline, furthest(progress.mark));
         warnings.push(Warning::TailLost { timeline, end, delivered });
     }
-    // A slot that no relay has read from is still at the start of its stream.
+    // A slot that no relay has read from is still at its start.
     let begins = before.since.filter(|_| progress.mark == Mark::default());
     let lost_after = lost_after.or(begins.map(|since| since.lsn));
     if let Some(delivered) = delivered_before_gap(mark, lost_after, now.confirmed) {
@@ -183,7 +182,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
     Ok(Resume { mark, check, warnings })
 }
 
-/// The error if rows older than the slot are still to be delivered.
+/// The error if rows older than the slot are to be delivered.
 pub fn unfinished(progress: &Progress) -> Option<GateError> {
     let slot = progress.lineage.slot.clone();
     let backfill = progress.backfill.as_ref()?;
@@ -193,7 +192,7 @@ pub fn unfinished(progress: &Progress) -> Option<GateError> {
     })
 }
 
-/// The error if the log differs from the log of the delivered rows.
+/// The error if the log differs.
 pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     match error {
         PipelineError::OtherLog { delivered } => {
@@ -203,8 +202,7 @@ pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     }
 }
 
-/// The part of the progress that the server's log contains, and the position after which some is
-/// missing.
+/// The part of the progress that the log contains, and the position after which some is missing.
 fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Lsn>), GateError> {
     let (mark, timeline) = (progress.mark, progress.lineage.timeline);
     let slot = || now.lineage.slot.clone();
@@ -232,25 +230,25 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
         return Ok((Mark { last, ..mark }, None));
     }
     if progress.lineage.standby {
-        // A standby keeps streaming when it, or the server it follows, is promoted, so positions
-        // after the old end may belong to the new timeline. The log proves it: it must contain the
-        // last commit, or else the slot's acknowledged position.
+        // A standby keeps streaming across a promotion, so positions after the old end may belong
+        // to the new timeline. The last commit in the log proves it, or else the slot's
+        // acknowledged position.
         let is_known = mark.last.is_some() || now.confirmed > end;
         if is_known && delivered <= now.server {
             return Ok((mark, None));
         }
     }
-    // A partly delivered transaction is lost too, and another may occupy its position.
+    // Another transaction may occupy the position of a partly delivered one.
     Ok((Mark { last, ..Mark::at(mark.end.min(end)) }, Some(end)))
 }
 
-/// The end that the log must have. Postgres sends rows only after the commit record is written.
+/// Postgres sends rows only after the commit record is written.
 fn furthest(mark: Mark) -> Lsn {
     mark.part.map_or(mark.end, |part| mark.end.max(part.commit_lsn.next()))
 }
 
-/// End of the delivered rows, if the slot starts later. A mark without an end was written before
-/// the slot existed, which may start anywhere up to the mark.
+/// End of the delivered rows, if the slot starts later. A mark without an end predates the slot,
+/// which may start anywhere up to the mark.
 fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> Option<Lsn> {
     let delivered = match (mark.end, mark.part, lost_after) {
         (Lsn::ZERO, Some(part), _) => part.commit_lsn,
@@ -260,7 +258,7 @@ fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> 
     (confirmed > delivered).then_some(delivered)
 }
 
-/// The content published in between is not known, so most alterations are harmless but reported.
+/// The content published in between is not known.
 fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     let (before, after) = (progress.lineage.publication_xid?, now.lineage.publication_xid?);
     (before != after).then(|| Warning::PublicationAltered {
@@ -270,11 +268,11 @@ fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     })
 }
 
-/// Tables may be added and removed between transactions, but not take over a name.
+/// Tables may come and go between transactions, but not take over a name.
 fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), GateError> {
     let (before, slot) = (&progress.lineage, || now.slot.clone());
     let delivered = mark.end;
-    // A base written before the slot existed names no publication.
+    // A base from before the slot names no publication.
     if before.publication != 0 && before.publication != now.publication {
         return Err(GateError::PublicationReplaced { slot: slot(), delivered });
     }

@@ -1,8 +1,7 @@
 //! Proves after a promotion that the slot continues where it was.
 //!
-//! Input: the [`Facts`], the timeline of the delivered rows, and their end. Output: a [`Promotion`]
-//! if nothing is missing. Without stored progress, [`judge_promotion`] classifies other cases.
-//! Delivered rows and slot must lie on the timelines' common part.
+//! A [`Promotion`] means that nothing is missing: delivered rows and slot lie on the timelines'
+//! common part. Without stored progress, [`judge_promotion`] classifies other cases.
 
 use std::fmt;
 
@@ -47,8 +46,7 @@ pub fn promotion(now: &Facts, before: &Lineage, delivered: Lsn) -> Option<Promot
     is_inside.then_some(Promotion { before, now, end, delivered, confirmed })
 }
 
-/// Warnings about another timeline, without stored progress. The switch position of a former
-/// standby is not known.
+/// Warnings about another timeline, without stored progress.
 pub fn judge_promotion(
     now: &Facts,
     before: &Lineage,

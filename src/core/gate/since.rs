@@ -1,8 +1,7 @@
 //! Determines since when a stream has omitted no row.
 //!
-//! A slot that replaces a lost one skips rows that neither slot has delivered, and looks like its
-//! predecessor; only its position lies beyond the stored progress. A session inherits the start
-//! only if it resumes where the previous one ended.
+//! A slot that replaces a lost one looks like its predecessor; only its position lies beyond the
+//! stored progress. A session inherits the start only if it resumes where the previous one ended.
 
 use super::{Facts, Resume, Warning, oids};
 use crate::lsn::Lsn;

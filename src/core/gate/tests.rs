@@ -1,4 +1,4 @@
-//! Tests of resuming: each rule by example, then the invariant over random facts.
+//! Tests of resuming, by example and over random facts.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,6 @@ fn resumed(now: u32, before: u32, mark: Mark) -> (Mark, bool) {
     (resume.mark, !resume.warnings.is_empty())
 }
 
-/// Checks that the text names the slot and the hint is a remedy.
 fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
     let error = judge(now, progress).unwrap_err();
     assert!(error.to_string().contains("slot `postrider`"), "{error}");
@@ -122,7 +121,6 @@ fn g1_after_a_failover_that_lost_rows_the_new_ones_are_not_taken_for_them() {
         (whole(1001), whole(1000)),
         (whole(2500), whole(1000)),
         (part(1100, 1200), whole(1000)),
-        // Another transaction may be in its position.
         (part(900, 1000), whole(900)),
         (part(0, 1200), Mark::default()),
     ] {
@@ -142,7 +140,6 @@ fn g1_an_older_copy_of_the_server_is_refused() {
     }
 }
 
-/// After a restart a standby replays again.
 #[test]
 fn g1_a_standby_that_has_not_replayed_what_was_delivered_is_waited_for() {
     let mut now = facts(3);
@@ -217,7 +214,7 @@ fn g6_a_slot_ahead_of_progress_is_a_gap() {
 
 #[test]
 fn g6_without_progress_there_is_no_exactly_once() {
-    // A slot that this process created fails too: the base predates it.
+    // The base predates a slot that this process created.
     for created in [false, true] {
         let error = refused(&Facts { created, ..facts(3) }, None);
         assert!(matches!(error, GateError::NoProgress { .. }), "{error}");
@@ -232,7 +229,6 @@ fn g6_a_base_written_before_the_slot_begins_wherever_the_slot_does() {
     let now = Facts { created: true, confirmed: at(2900), ..facts(3) };
     let mut base = progress(3, Mark::default());
     assert_eq!(judge(&now, Some(&base)), Ok(Resume::default()));
-    // The publication and tables may be as new as the slot.
     (base.lineage.publication, base.lineage.tables) = (0, BTreeMap::new());
     assert_eq!(judge(&now, Some(&base)), Ok(Resume::default()));
 }
@@ -370,8 +366,7 @@ fn g1_g6_the_last_commit_is_demanded_of_the_log() {
     assert_eq!(judge(&at_the_mark, Some(&progress(3, mark))).unwrap().check, None);
 }
 
-/// Timeline 1 ended at 1000, and the mark lies after it. Either a standby was promoted, or the old
-/// server is lost.
+/// Timeline 1 ended at 1000, before the mark: a standby was promoted, or the old server is lost.
 #[test]
 fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
     let last = Some(CommitId { lsn: at(1190), xid: 7, time_us: 70 });
@@ -425,8 +420,7 @@ fn situations() -> impl Strategy<Value = (Facts, Option<Progress>)> {
 }
 
 proptest! {
-    /// A row is skipped if and only if it was delivered and still exists. With exactly-once
-    /// delivery, every row that the slot never sends again was delivered.
+    /// A row is skipped if and only if it was delivered and still exists.
     #[test]
     fn g1_g6_what_is_taken_for_delivered_was(situation in situations()) {
         let (now, progress) = situation;

@@ -1,7 +1,6 @@
 //! Defines [`LedgerError`]: impossible transactions or confirmations.
 //!
-//! A peer violated its protocol, or this code has a bug. The session ends, and the next one may
-//! repeat rows but never loses one.
+//! A new session may repeat rows but never loses one.
 
 use crate::lsn::Lsn;
 

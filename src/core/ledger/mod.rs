@@ -1,13 +1,12 @@
 //! Counts which records the brokers have stored, and so how far Postgres may be acknowledged.
 //!
 //! Input: begin, commit, keepalive, `send` and `confirm`. Output: [`Ledger::settled`], the only
-//! position that may be acknowledged; [`Ledger::has_room`], whether the [`Budget`] allows another
-//! record.
+//! position to acknowledge; [`Ledger::has_room`], whether the [`Budget`] allows another record.
 //!
 //! # The argument
 //!
-//! Transactions arrive in commit order. The ring holds, oldest first, each transaction that has
-//! something unconfirmed before it or in it:
+//! Transactions arrive in commit order. The ring holds each one that has something unconfirmed
+//! before it or in it:
 //!
 //! ```text
 //!   settled |  T7 end 90, 3 of 5 confirmed  |  T8 end 140, 2 of 2  |  T9 open, 0 of 1
@@ -15,9 +14,9 @@
 //! ```
 //!
 //! * `settled` moves only over a committed front whose every record is confirmed (G1).
-//! * A keepalive at K says that everything below K was sent. It counts as an empty transaction, so
-//!   it raises the predecessor's end, or `settled` if the ring is empty (G5). While a transaction
-//!   is open, it proves nothing and is ignored.
+//! * A keepalive at K says that everything below K was sent, like an empty transaction. It raises
+//!   the predecessor's end, or `settled` if the ring is empty (G5). While a transaction is open, it
+//!   proves nothing and is ignored.
 //! * A commit that goes backwards is an error, because its position may already be promised.
 //! * Every slot except the open one holds a record, so the record budget bounds the ring (G3).
 
@@ -36,21 +35,20 @@ const RING_SLOTS_INITIAL: usize = 64;
 
 /// Limits on unconfirmed records, and so on memory (G3).
 ///
-/// Each limit is soft by one item, so that a record larger than the whole budget does not block
-/// forever.
+/// Each limit is soft by one item, so that a huge record does not block forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// Records; at least 1.
     pub records: u64,
     /// Bytes; at least 1.
     pub bytes: u64,
-    /// Committed, unsettled transactions; at least 1.
+    /// Unsettled transactions; at least 1.
     pub transactions: usize,
 }
 
 impl Budget {
-    /// The budget for sinks that confirm at commit. A stored record takes about 40 bytes until
-    /// then, so four times as much may wait.
+    /// The budget for sinks that confirm at commit. Stored records take about 40 bytes, so four
+    /// times as much may wait.
     #[must_use]
     pub const fn in_transactions(self) -> Self {
         let Self { records, bytes, transactions } = self;
@@ -88,9 +86,8 @@ pub struct LedgerProgress {
 /// Invariant: `confirmed <= expected`.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Position to acknowledge once this settles.
     end: Lsn,
-    /// End that later empty transactions do not move; zero while open.
+    /// Not moved by later empty transactions; zero while open.
     own_end: Lsn,
     commit_lsn: Lsn,
     commit_time: i64,
@@ -111,9 +108,7 @@ impl Slot {
 pub struct Ledger {
     budget: Budget,
     ring: VecDeque<Slot>,
-    /// Number of the front slot.
     front: u32,
-    /// True if the newest slot has not committed.
     open: bool,
     settled: Lsn,
     /// Everything at or below this end was received.
@@ -156,14 +151,14 @@ impl Ledger {
     }
 
     /// Passes the open transaction's next record (`weight` bytes) to `send`. An accepted record
-    /// must be confirmed. A refusal changes nothing.
+    /// must be confirmed.
     #[inline]
     pub fn send<T, E>(
         &mut self,
         weight: usize,
         send: impl FnOnce(Ticket) -> Result<T, E>,
     ) -> Result<Result<T, E>, LedgerError> {
-        // The ring is far shorter than 2^32, so the number identifies one slot.
+        // The ring is far shorter than 2^32.
         let number = self.front.wrapping_add(truncated(self.ring.len()).wrapping_sub(1));
         let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
         let ticket = Ticket::new(number, u32::try_from(weight).unwrap_or(u32::MAX));
@@ -176,8 +171,8 @@ impl Ledger {
         Ok(taken)
     }
 
-    /// Commits the open transaction. `end` is `end_lsn`, because acknowledging `commit_lsn` would
-    /// repeat the transaction.
+    /// Commits the open transaction. `end` is `end_lsn`: acknowledging `commit_lsn` would repeat
+    /// the transaction.
     pub fn commit(&mut self, end: Lsn) -> Result<(), LedgerError> {
         let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
         // Upholds G1: `end` may already have been promised for an earlier transaction.
@@ -251,8 +246,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// End of the settled prefix, the only position to acknowledge; never decreases, and `0/0` at
-    /// first.
+    /// The only position to acknowledge; never decreases.
     pub const fn settled(&self) -> Lsn {
         self.settled
     }
@@ -294,8 +288,8 @@ impl Ledger {
         self.ring.front().map(|slot| slot.commit_time)
     }
 
-    /// Commit times of settled transactions since the last call, oldest first. A caller that does
-    /// not drain loses samples, not memory.
+    /// Commit times of newly settled transactions. A caller that does not drain loses samples, not
+    /// memory.
     pub fn drain_settled_times(&mut self) -> std::vec::Drain<'_, i64> {
         self.settled_times.drain(..)
     }

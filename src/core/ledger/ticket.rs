@@ -1,16 +1,15 @@
 //! Defines [`Ticket`], which identifies a record in flight.
 //!
-//! A ticket fits into librdkafka's delivery opaque, so a delivery report finds its transaction
-//! without a map.
+//! A ticket fits into librdkafka's delivery opaque.
 
 /// Returned by delivery reports. Equally large records of a transaction share a ticket.
 ///
-/// Low 32 bits: the transaction's number modulo 2^32. High 32 bits: the record's weight in bytes.
+/// Low 32 bits: the transaction's number. High 32 bits: the record's weight in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(u64);
 
 impl Ticket {
-    /// Combines a transaction's number with a weight of at most 4 GiB - 1.
+    /// Combines number and weight.
     pub const fn new(transaction: u32, weight: u32) -> Self {
         Self(((weight as u64) << 32) | transaction as u64)
     }

@@ -1,8 +1,8 @@
 //! Reads a logical message (`pg_logical_emit_message`) as an outbox row.
 //!
-//! Input: a JSON object whose members are columns, or its beginning. Output: an [`OutboxRow`] of
-//! text, typed by JSON type; objects and arrays are `type_oid::DOCUMENT`. Other content yields a
-//! row with a flaw, which becomes a dead letter (G4, G7).
+//! A JSON object's members are columns, as text typed by JSON type; objects and arrays are
+//! `type_oid::DOCUMENT`. Other content yields a row with a flaw, which becomes a dead letter (G4,
+//! G7).
 
 use super::row::{Cell, ColumnPosition, Format, OutboxRow, Position};
 use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};

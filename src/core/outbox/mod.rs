@@ -1,8 +1,7 @@
 //! Turns pgoutput messages into outbox rows.
 //!
-//! Input: an [`OutboxSpec`], then Relation, Type, Insert and logical messages of one session.
-//! Output: [`OutboxRow`]s. A row is read with its table's newest Relation, whatever DDL ran before;
-//! a missing column is absent. Malformed rows are errors (G7).
+//! A row is read with its table's newest Relation, whatever DDL ran before; a missing column is
+//! absent. Malformed rows are errors (G7).
 
 mod error;
 #[cfg(test)]

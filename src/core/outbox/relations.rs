@@ -1,8 +1,7 @@
 //! The relation cache ([`Outbox`]): remembers table descriptions, and reads outbox rows with them.
 //!
-//! Input: Relation and Type messages, then inserts and logical messages. Output: outbox rows,
-//! borrowed from the frame and the cache. Columns are found by name in the newest description. A
-//! domain over a built-in type counts as that type.
+//! Columns are found by name in the newest description. A domain over a built-in type counts as
+//! that type.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +36,7 @@ struct Layout {
 }
 
 impl Outbox {
-    /// An empty cache for one session; the server describes every table again.
+    /// Creates a cache for one session; the server describes every table again.
     pub fn new(spec: OutboxSpec) -> Self {
         Self {
             spec,
@@ -48,8 +47,7 @@ impl Outbox {
         }
     }
 
-    /// Replaces a table's shape. A row from before a column's rename lacks the column, whatever the
-    /// table looks like now.
+    /// Replaces a table's shape. Rows from before a column's rename lack the column.
     pub fn relation(&mut self, relation: &Relation<'_>) {
         let layout = self.spec.table(relation).map(|table| self.layout(table, relation));
         self.relations.insert(relation.id, layout);
@@ -73,7 +71,7 @@ impl Outbox {
     ///
     /// # Panics
     ///
-    /// Never for a decoded row: the decoder counts a row's columns.
+    /// If the decoder miscounted columns.
     pub fn row<'a>(
         &'a mut self,
         insert: &Insert<'a>,
@@ -82,8 +80,7 @@ impl Outbox {
         self.row_of(insert, None, &[], position)
     }
 
-    /// An inserted row, perhaps from an excerpt. `untranslatable`: columns, from 0, without an
-    /// equivalent in UTF-8.
+    /// An inserted row, perhaps from an excerpt. `untranslatable`: columns, from 0, not in UTF-8.
     ///
     /// # Panics
     ///
@@ -140,8 +137,7 @@ impl Outbox {
         Ok(Some(row))
     }
 
-    /// True if a logical message is a row. A prefix that an excerpt has cut needs only a possible
-    /// match.
+    /// True if a message is a row, or, with a cut prefix, may be one.
     pub fn is_row_of(&self, message: &LogicalMessage<'_>, excerpt: Option<&Excerpt>) -> bool {
         if !excerpt.is_some_and(Excerpt::prefix_is_cut) {
             return self.is_row(message);
@@ -150,7 +146,7 @@ impl Outbox {
         prefixes.iter().any(|prefix| glob::may_match(prefix.as_bytes(), message.prefix))
     }
 
-    /// True if a logical message is a row. The relay's own messages never are.
+    /// True if a message is a row. The relay's own messages never are.
     pub fn is_row(&self, message: &LogicalMessage<'_>) -> bool {
         if message.prefix == OWN_PREFIX {
             return false;

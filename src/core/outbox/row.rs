@@ -1,20 +1,16 @@
 //! Defines [`OutboxRow`], which borrows the read buffer and the relation cache.
-//!
-//! A row provides columns by slot ([`Value`]), their declarations, the table, the [`Position`], and
-//! the cuts of an oversized row.
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;
 use crate::pgoutput::{Cut, Excerpt, PgTime};
 
-/// A row's place in history. `(commit_lsn, index)` rises strictly from row to row, across tables
-/// and sessions.
+/// A row's place in history; `(commit_lsn, index)` rises strictly, across tables and sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     /// Start of the transaction's commit record.
     pub commit_lsn: Lsn,
-    /// Number among the transaction's outbox rows, from 0. A log position is not unique: all rows
-    /// of a COPY can share one.
+    /// Number among the transaction's outbox rows, from 0. All rows of a COPY can share a log
+    /// position.
     pub index: u64,
     /// Commit time.
     pub commit_time: PgTime,
@@ -91,7 +87,7 @@ pub struct Declared {
     pub is_nullable: bool,
 }
 
-/// A row of an outbox table, or a logical message that stands for one.
+/// A row of an outbox table, or a logical message.
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxRow<'a> {
     pub(super) table: &'a TableName,
@@ -147,7 +143,7 @@ impl<'a> OutboxRow<'a> {
         self.excerpt
     }
 
-    /// Size and hash of a value of which [`OutboxRow::column`] returns only the beginning.
+    /// Size and hash of a value that [`OutboxRow::column`] cuts.
     pub fn cut(&self, slot: ColumnSlot) -> Option<&'a Cut> {
         let excerpt = self.excerpt.filter(|_| !self.is_message)?;
         let place = self.place(slot)?;

@@ -1,7 +1,6 @@
 //! Defines [`OutboxSpec`]: which tables and messages are outboxes, and which columns are read.
 //!
-//! Configuration and router build the spec; the relation cache reads it. Default column names here
-//! and in Debezium are aliases.
+//! Default column names here and in Debezium are aliases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,7 +29,6 @@ impl fmt::Display for TableName {
     }
 }
 
-/// Quotes an identifier unless it is plain lower case.
 pub(super) fn quoted(identifier: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let starts_plain = identifier.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
@@ -52,13 +50,12 @@ pub struct Wanted {
     pub required: bool,
 }
 
-/// Default names here and in Debezium.
 const DEFAULT_NAMES: [(&str, &str); 3] =
     [("aggregate_type", "aggregatetype"), ("aggregate_id", "aggregateid"), ("event_type", "type")];
 
 impl Wanted {
-    /// A required column. Both default names are aliases, so a Debezium outbox works without
-    /// configuration, and a Debezium configuration with an outbox made here.
+    /// A required column. Default names here and in Debezium's are aliases, so either configuration
+    /// works with either table.
     pub fn required(name: impl Into<String>) -> Self {
         let name = name.into();
         let other = DEFAULT_NAMES.iter().find_map(|(ours, theirs)| match name.as_str() {
@@ -79,7 +76,7 @@ impl Wanted {
     }
 }
 
-/// Index of a wanted column, for rows of the [`super::Outbox`] built from this spec.
+/// Index of a wanted column in rows of the [`super::Outbox`] built from this spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ColumnSlot(pub(super) usize);
 
@@ -87,12 +84,10 @@ pub struct ColumnSlot(pub(super) usize);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutboxSpec {
     tables: Vec<TableName>,
-    /// Current tables, whatever their names were when a row was written.
     oids: BTreeMap<u32, TableName>,
     wanted: Vec<Wanted>,
     messages: MessageSpec,
     not_null: BTreeSet<(TableName, String)>,
-    /// Names to try if a table lacks the key's column.
     aliases: BTreeMap<String, Vec<String>>,
 }
 
@@ -128,12 +123,12 @@ impl OutboxSpec {
         self.not_null.insert((table, column));
     }
 
-    /// Sets a table's OID. Rows written before a rename or move carry the old name.
+    /// Sets a table's OID, because older rows may carry another name.
     pub fn identify(&mut self, table: TableName, oid: u32) {
         self.oids.insert(oid, table);
     }
 
-    /// Requests a column. Requests of one name return one slot, required if any request was.
+    /// Requests a column, once per name.
     pub fn want(&mut self, mut wanted: Wanted) -> ColumnSlot {
         if let Some(index) = self.wanted.iter().position(|known| known.name == wanted.name) {
             if let Some(known) = self.wanted.get_mut(index) {

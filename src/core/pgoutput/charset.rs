@@ -1,9 +1,8 @@
 //! Converts pgoutput messages from a single-byte encoding to UTF-8. The server's own conversion
 //! ends the stream at a character without an equivalent.
 //!
-//! Input: the character of each byte above 127, and messages that the server did not convert.
-//! Output: messages that [`decode`] reads. A column's text is converted completely, or stays
-//! unchanged and is reported. The caller bounds the result (G3).
+//! A column's text is converted completely, or stays unchanged and is reported. The caller bounds
+//! the result (G3).
 
 use super::error::DecodeError;
 use super::message::{Insert, LogicalMessage, Message, Relation, decode};
@@ -11,7 +10,6 @@ use super::tuple::Column;
 
 const HIGH_BYTES: usize = 128;
 
-/// Capacity kept between messages, so that a huge row does not hold its memory.
 const KEPT_BYTES: usize = 1 << 20;
 
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
@@ -44,7 +42,7 @@ pub struct Converted {
 }
 
 impl Charset {
-    /// Creates an encoding. `characters`: for each byte from 128 on; `None` without an equivalent.
+    /// Creates an encoding from the characters of the bytes from 128 on.
     pub const fn new(name: String, characters: [Option<char>; HIGH_BYTES]) -> Self {
         Self { name, characters }
     }

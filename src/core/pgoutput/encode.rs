@@ -1,7 +1,6 @@
 //! Encodes pgoutput messages for simulations, benchmarks and dry runs.
 //!
-//! Functions append to `out`. A length that the protocol cannot represent is cut, and the decoder
-//! refuses the message.
+//! A length that the protocol cannot represent is cut, and the decoder refuses the message.
 
 use super::message::{Begin, Commit, LogicalMessage, Origin, StreamAbort, Type};
 use super::tuple::Column;

@@ -1,8 +1,8 @@
 //! Decodes the messages of pgoutput, protocol version 1, into borrowed values.
 //!
-//! Input: one message. Output of [`decode`]: a [`Message`] that borrows it. Layouts: PostgreSQL
-//! documentation, "Logical Replication Message Formats"; unchanged from version 10 to 18. Names are
-//! bytes, because a SQL_ASCII database may contain names that are not UTF-8.
+//! [`decode`] returns a borrowed [`Message`]. Layouts: PostgreSQL documentation, "Logical
+//! Replication Message Formats"; unchanged from version 10 to 18. Names are bytes, because a
+//! SQL_ASCII database may contain names that are not UTF-8.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;
@@ -13,15 +13,15 @@ use crate::lsn::Lsn;
 /// One pgoutput message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Start of a transaction. Postgres sends only committed ones, in commit order.
+    /// Postgres sends only committed transactions, in commit order.
     Begin(Begin),
     /// End of a transaction.
     Commit(Commit),
     /// The transaction was replicated to this server.
     Origin(Origin<'a>),
-    /// A table's shape; precedes its first row in a session and after each change.
+    /// A table's shape, before its first row in a session and after changes.
     Relation(Relation<'a>),
-    /// A type that is not built in; precedes the Relation that uses it.
+    /// A type that is not built in, before its Relation.
     Type(Type<'a>),
     /// A new row.
     Insert(Insert<'a>),
@@ -83,7 +83,7 @@ pub struct Relation<'a> {
 }
 
 impl<'a> Relation<'a> {
-    /// Columns in tuple order, without generated columns and columns that are not published.
+    /// Published columns in tuple order, without generated ones.
     pub fn columns(&self) -> RelationColumns<'a> {
         RelationColumns { cursor: Cursor::new(self.columns.bytes), left: self.columns.count }
     }
@@ -221,7 +221,7 @@ pub struct StreamAbort {
     pub subxid: u32,
 }
 
-/// Decodes one message to its last byte and checks its tuples, so that later reads cannot fail.
+/// Decodes one message to its last byte, and checks tuples so that later reads cannot fail.
 pub fn decode(data: &[u8]) -> Result<Message<'_>, DecodeError> {
     let mut cursor = Cursor::new(data);
     let tag = cursor.u8("tag").map_err(|_| DecodeError::Empty)?;

@@ -1,8 +1,7 @@
 //! Decodes pgoutput, the format of Postgres's logical replication.
 //!
 //! A [`Message`] borrows from one XLogData frame, and is read to its last byte or refused with a
-//! [`DecodeError`] (G7). [`mod@encode`] is the inverse; [`Excerpt`] reads a message that is too
-//! large to hold.
+//! [`DecodeError`] (G7).
 
 mod charset;
 mod cursor;

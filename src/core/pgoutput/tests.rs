@@ -1,4 +1,4 @@
-//! Tests of the decoder with messages of a server, with the encoder, and with random bytes.
+//! Tests with a server's messages, the encoder, and random bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -136,7 +136,6 @@ fn markers_that_mean_nothing_are_refused() {
     let marker = |field, found| Err(DecodeError::UnknownMarker { field, found });
     assert_eq!(decode(b""), Err(DecodeError::Empty));
     assert_eq!(decode(b"S\0\0\0\x01\x01"), Err(DecodeError::UnknownTag { tag: b'S' }));
-    // Parallel streaming would add a position and a time.
     let parallel = [b"A\0\0\0\x01\0\0\0\x02".as_slice(), &[0; 16]].concat();
     assert_eq!(decode(&parallel), Err(DecodeError::Trailing { bytes: 16 }));
     assert_eq!(decode(b"I\0\0\0\x01K\0\0"), marker("row marker", b'K'));

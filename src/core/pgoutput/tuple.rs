@@ -16,8 +16,8 @@ pub enum Column<'a> {
     Binary(&'a [u8]),
 }
 
-/// A row's columns in the order of the Relation. They were checked, so walking them cannot fail.
-/// Each walk parses them again, which saves an index.
+/// A row's columns. They were checked, so walking them cannot fail. Each walk parses them again,
+/// which saves an index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tuple<'a> {
     count: u16,
@@ -72,8 +72,7 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Each column with its end offset in [`Tuple::as_bytes`]. A value starts its own length before
-    /// that.
+    /// Each column with its end offset in [`Tuple::as_bytes`].
     pub fn with_ends(mut self) -> impl Iterator<Item = (Column<'a>, usize)> {
         std::iter::from_fn(move || {
             let column = self.next()?;

@@ -1,6 +1,6 @@
 //! Limits the time spent on waits that hold up all other rows.
 //!
-//! In any span of time the grants total at most `most` plus one part in `share` of that span.
+//! In any span of time the grants total at most `most` plus one part in `share` of it.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Counts rows, records, rejections and transactions of a session for metrics.
 //!
-//! A frame that is submitted twice is counted once. Topics beyond the first 1,000 share one count,
-//! because rows choose their topics (G3).
+//! A repeated frame is counted once. Topics beyond the first 1,000 share one count, because rows
+//! choose their topics (G3).
 
 use std::collections::HashMap;
 
@@ -79,7 +79,6 @@ impl Counters {
         }
     }
 
-    /// The letter may replace a record that was counted as sent.
     pub(super) fn count_dead_letter(&mut self, topic: &str, weight: u64, code: RejectionCode) {
         self.dead_letters += 1;
         self.count_rejection(code);
@@ -114,7 +113,7 @@ impl TopicTotal {
 struct Topics {
     totals: Vec<TopicTotal>,
     places: HashMap<String, usize>,
-    /// Last topic: neighbouring rows often share one, and comparing is cheaper than hashing.
+    /// Neighbouring rows often share a topic, and comparing is cheaper than hashing.
     last: usize,
 }
 
@@ -150,7 +149,7 @@ mod tests {
         let mut counters = Counters::default();
         counters.count_record("orders", 10, None);
         counters.count_record("dead", 7, Some(RejectionCode::NoRoute));
-        // The brokers refused the first record: one more dead letter without another ticket.
+        // One more dead letter without another ticket.
         counters.count_dead_letter("dead", 12, RejectionCode::TooLarge);
         assert_eq!(counters.topics(), [total("orders", 1, 0, 10), total("dead", 0, 2, 19)]);
         assert_eq!((counters.records, counters.bytes, counters.dead_letters), (2, 17, 2));

@@ -6,7 +6,7 @@ use crate::outbox::{OutboxError, TableName};
 use crate::pgoutput::{DecodeError, UNREAD_MESSAGE};
 use crate::route::{Rejection, RejectionCode};
 
-/// Why a session ends. Nothing unconfirmed was acknowledged, so the next session loses no row.
+/// Why a session ends. Nothing unconfirmed was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PipelineError {
     /// The bytes are not pgoutput.
@@ -50,7 +50,7 @@ pub enum PipelineError {
         /// Last delivered commit.
         delivered: CommitId,
     },
-    /// The caller skipped a frame without room: a bug, detected before a row could be lost.
+    /// The caller skipped a frame without room: a bug.
     #[error("a record was neither sent nor refused before the next frame")]
     NotSent,
 }

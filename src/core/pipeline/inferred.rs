@@ -1,11 +1,9 @@
-//! Predicts which records a topic would refuse. Each refused batch ends a session, and a topic must
-//! not cost one session per row (G4).
+//! Predicts which records a topic would refuse, because each refused batch ends a session (G4).
 //!
-//! Input: refused records, with the cause: size, timestamp or a missing key. Output: a rejection
-//! for a later record, or `None`. Several related refusals come first (one for a missing key), and
-//! the record deviates as far or within a bounded margin. After one to ten minutes records are sent
-//! again. Time is commit time, so that all sessions decide alike. A record that would have been
-//! stored may be rejected, because neither compression nor the brokers' clock is known.
+//! Several related refusals come first (one for a missing key); later records deviate as far or
+//! within a bounded margin. After one to ten minutes records are sent again. Time is commit time,
+//! so that all sessions decide alike. A good record may be rejected, because neither compression
+//! nor the brokers' clock is known.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +12,17 @@ use crate::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode};
 
 /// Longest distance of related refusals, in microseconds.
 const RELATED_US: i64 = 60_000_000;
-/// First pause in sending such records, in microseconds; then one is sent, and another refusal
-/// doubles the pause.
+/// First pause, in microseconds; each refusal after a pause doubles the next.
 const PAUSE_US: i64 = 60_000_000;
-/// Longest pause: a topic whose settings changed may lack records for this long.
+/// Longest pause: a topic whose settings changed lacks records for this long.
 const PAUSE_MAX_US: i64 = 600_000_000;
-/// Rows committed this much earlier, in microseconds, are not related to a refusal.
+/// Rows committed this much earlier, in microseconds, are not related.
 const EARLIER_US: i64 = 3_600_000_000;
-/// Backward step of the server's clock, in microseconds, after which earlier refusals are
-/// forgotten.
+/// Backward step of the server's clock, in microseconds, after which refusals are forgotten.
 const CLOCK_PUT_BACK_US: i64 = 1_000_000;
-/// Unit for comparing future timestamps, which differ by a commit's duration. A smaller distance
-/// was not chosen on purpose.
+/// Unit of future timestamps, which differ by a commit's duration.
 const MINUTE_MS: u64 = 60_000;
-/// Largest margin for timestamps, in milliseconds.
+/// Largest timestamp margin, in milliseconds.
 const NEARER_MS: u64 = 60_000;
 const TOPICS_MAX: usize = 1_000;
 
@@ -46,8 +41,8 @@ enum Cause {
 impl Cause {
     const ALL: [Self; 5] = [Self::Size, Self::NoKey, Self::Ahead, Self::New, Self::Old];
 
-    /// Degree of this cause in a record whose row committed at `at_us`: bytes, minutes after its
-    /// commit, Unix milliseconds, or milliseconds below the largest timestamp.
+    /// Bytes, minutes after the commit at `at_us`, Unix milliseconds, or milliseconds below the
+    /// largest timestamp.
     fn degree(self, record: &Record<'_>, at_us: i64) -> Option<u64> {
         let ahead = record.timestamp_ms.saturating_sub(at_us.div_euclid(1_000));
         match self {
@@ -63,7 +58,7 @@ impl Cause {
         }
     }
 
-    /// Refusals required before others are not sent. Only the demand for keys is a known setting.
+    /// Only the demand for keys is a known setting.
     const fn refusals(self) -> u32 {
         match self {
             Self::NoKey => 1,
@@ -72,7 +67,7 @@ impl Cause {
         }
     }
 
-    /// Largest margin below a refused record within which records are not sent.
+    /// Largest margin below a refused record.
     fn margin_max(self, least: u64) -> u64 {
         match self {
             Self::New | Self::Old => NEARER_MS,
@@ -80,8 +75,7 @@ impl Cause {
         }
     }
 
-    /// Cause and degree of a refusal at `now_ms`. No topic is so strict that a minute counts as too
-    /// old.
+    /// No topic is so strict that a minute counts as too old.
     fn of(
         (refused_for, now_ms): (RefusalCause, i64),
         record: &Record<'_>,
@@ -134,15 +128,15 @@ struct Limit {
     /// Commit time in Unix microseconds.
     last_us: i64,
     pause_us: i64,
-    /// The server's clock at sending, in microseconds since 2000.
+    /// The server's clock, in microseconds since 2000.
     sent_us: i64,
     /// Refusals below the limit.
     lowered: u32,
 }
 
 impl Limit {
-    /// Degree from which records are not sent. Each lower refusal doubles the margin, up to a
-    /// bound, so that few sessions find the topic's limit.
+    /// Degree from which records are not sent. Each lower refusal doubles the margin, so that few
+    /// sessions find the topic's limit.
     fn threshold(self, cause: Cause) -> u64 {
         let margin = 1_u64.checked_shl(self.lowered).unwrap_or(u64::MAX);
         match self.lowered {
@@ -173,7 +167,7 @@ impl Limit {
     }
 }
 
-/// Commit time in Unix microseconds, and the server's clock at sending in microseconds since 2000.
+/// Commit time in Unix microseconds, and the server's clock in microseconds since 2000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) at_us: i64,
@@ -226,7 +220,6 @@ impl Inferred {
         *limit = Some(known);
     }
 
-    /// Forgets a topic's refusals if the server's clock was set back.
     fn forget_before(&mut self, topic: &str, sent_us: i64) {
         let Some(limits) = self.0.get(topic) else { return };
         let newest_us = limits.iter().flatten().map(|limit| limit.sent_us).max();

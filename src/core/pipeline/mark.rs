@@ -1,8 +1,8 @@
 //! Defines [`Mark`]: a delivered position that outlives a session.
 //!
-//! A mark lies between two rows. Kafka stores it beside the records, and later sessions skip the
-//! rows before it. A log position is not enough: all rows of a COPY can share one, and a
-//! transaction may exceed one stored batch.
+//! Kafka stores a mark beside the records, and later sessions skip the rows before it. A log
+//! position is not enough: all rows of a COPY can share one, and a transaction may exceed one
+//! stored batch.
 
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -14,8 +14,7 @@ pub struct Mark {
     pub end: Lsn,
     /// Delivered part of the next transaction.
     pub part: Option<PartialTransaction>,
-    /// Last commit with rows before the mark, or the commit of `part`; distinguishes this log from
-    /// a copy's.
+    /// Last commit with rows, or the commit of `part`; distinguishes this log from a copy's.
     pub last: Option<CommitId>,
 }
 
@@ -45,8 +44,8 @@ impl Mark {
         Self { end, part: None, last: None }
     }
 
-    /// True if the row lies before the mark. A commit record starts below its own transaction's
-    /// end, and not below the previous one's.
+    /// True if the row lies before the mark. A commit record starts below its transaction's end,
+    /// and not below the previous one's.
     pub fn covers(&self, row: Position) -> bool {
         row.commit_lsn < self.end
             || self

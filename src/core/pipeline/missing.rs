@@ -1,14 +1,12 @@
 //! Decides what to do with rows whose topic does not exist or may not be written.
 //!
-//! Input: the [`MissingPolicy`], the brokers' answers, and the time since any fixed moment. Output:
-//! a [`TopicDecision`] per row, and a list of unusable topics. Invariants:
+//! Input: the [`MissingPolicy`], the brokers' answers, and the time. Output: a [`TopicDecision`]
+//! per row, and a list of unusable topics. Invariants:
 //!
-//! * all rows of a topic get one decision until the brokers' answer changes, so the rows of a key
-//!   keep their order (G2);
-//! * rows are rejected only after the brokers were asked for their topic, or for all, since the
-//!   first of them was read;
-//! * other topics' rows wait only a bounded share of the time for topics that may appear or return
-//!   (G4);
+//! * a topic's rows get one decision until the brokers' answer changes, which keeps their order
+//!   (G2);
+//! * rows are rejected only after the brokers were asked since the first of them was read;
+//! * other topics' rows wait only a bounded share of the time (G4);
 //! * memory is bounded (G3).
 
 mod decision;
@@ -23,14 +21,14 @@ pub use decision::{
     AbsentTopic, CreateRule, MissingPolicy, MissingTopic, TopicDecision, TopicFault,
 };
 
-/// Remembered topics. Beyond this, those with the oldest queries are forgotten.
+/// Beyond this, topics with the oldest queries are forgotten.
 const TOPICS_MAX: usize = 10_000;
-/// Topics forgotten at once, because each search is a full scan.
+/// Each search is a full scan.
 const FORGOTTEN: usize = TOPICS_MAX / 10;
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// Query interval for a topic that the brokers may be creating.
+/// For a topic that the brokers may be creating.
 const ASK_AGAIN_NEW: Duration = Duration::from_millis(200);
-/// First query interval while a row waits: brokers create a topic in about 20 ms.
+/// While a row waits: brokers create a topic in about 20 ms.
 const ASK_AGAIN_SOON: Duration = Duration::from_millis(10);
 const ASK_AGAIN_WAITING: Duration = Duration::from_millis(100);
 /// Wait for brokers that create topics by themselves.
@@ -40,8 +38,7 @@ const CREATION_MAYBE: Duration = Duration::from_millis(500);
 /// Time for which a broker may not know a topic that the controller has created. Measured with
 /// three brokers on two busy cores: an immediate query denied one topic in ten.
 const SPREADING: Duration = Duration::from_millis(500);
-/// Time that other rows wait at once for brokers to create topics, and the share of time after
-/// that.
+/// Wait of other rows for brokers that create topics.
 const CREATIONS: Allowance = Allowance::new(CREATION, 10);
 const CREATION_MIN: Duration = Duration::from_millis(100);
 /// Wait for a topic that existed before: a broker may just have started.
@@ -50,15 +47,15 @@ const KNOWN: Duration = Duration::from_secs(5);
 const RETURNS: Allowance = Allowance::new(KNOWN, 20);
 const RETURN_MIN: Duration = Duration::from_secs(1);
 const OWN_CREATION: Duration = Duration::from_secs(10);
-/// Limit for failing attempts of the relay, because rows choose the number of names.
+/// Rows choose the number of names, so failing attempts are limited.
 const OWN_CREATIONS: Allowance = Allowance::new(OWN_CREATION, 10);
 const OWN_CREATION_MIN: Duration = Duration::from_secs(1);
 const OWN_CREATION_LATER: Duration = Duration::from_secs(5);
 const CREATE_AGAIN: Duration = Duration::from_mins(1);
-/// First delay before a trial record, the only test whether writing is still denied. Its failure
-/// costs a session.
+/// Delay before a trial record, the only test whether writing is still denied. Its failure costs a
+/// session.
 const TRIAL_FIRST: Duration = Duration::from_secs(30);
-/// First such delay if rows wait for the topic.
+/// Delay if rows wait.
 const TRIAL_WAITING: Duration = Duration::from_secs(5);
 const TRIAL_MAX: Duration = Duration::from_mins(30);
 
@@ -73,7 +70,7 @@ struct Absent {
     /// Wait for its creation.
     creates: Duration,
     told: bool,
-    /// Start of the relay's own attempt, and the longest wait.
+    /// Start of the relay's own attempt, and its limit.
     creating: Option<(Duration, Duration)>,
     /// Time of the next attempt, and why the last one failed.
     not_created: Option<(Duration, String)>,
@@ -89,7 +86,7 @@ pub struct MissingTopics {
     /// Topics that existed, by their names as Kafka compares them.
     known: BTreeMap<String, String>,
     brokers_create: Option<bool>,
-    /// True if the last wait for the brokers to create a topic was in vain.
+    /// The last wait for the brokers to create a topic was in vain.
     in_vain: bool,
     creations: Allowance,
     own_creations: Allowance,
@@ -118,8 +115,8 @@ impl MissingTopics {
         self.brokers_create = created;
     }
 
-    /// The decision for a row before any query. `quiet`: nothing is in flight, so a failed trial
-    /// repeats nothing.
+    /// The decision before any query. `quiet`: nothing is in flight, so a failed trial repeats
+    /// nothing.
     pub fn decide(&mut self, topic: &str, now: Duration, quiet: bool) -> TopicDecision {
         let Some(absent) = self.absent.get_mut(topic) else { return TopicDecision::Ask };
         if absent.fault == TopicFault::Denied {
@@ -138,7 +135,7 @@ impl MissingTopics {
             ((waited / 2).clamp(ASK_AGAIN_SOON, ASK_AGAIN_WAITING), TopicDecision::AskByName)
         } else if self.brokers_create != Some(false) && now.saturating_sub(absent.since) < ASK_AGAIN
         {
-            // The brokers may be creating it, although no row could wait for it.
+            // The brokers may be creating it.
             (ASK_AGAIN_NEW, TopicDecision::Ask)
         } else {
             (ASK_AGAIN, TopicDecision::Ask)
@@ -149,14 +146,14 @@ impl MissingTopics {
         self.verdict(topic, now)
     }
 
-    /// The topic's fault, once its rows are rejected and unless it was reported.
+    /// The fault of a topic whose rows are rejected, unless it was reported.
     pub fn untold(&mut self, topic: &str) -> Option<TopicFault> {
         let absent = self.absent.get_mut(topic)?;
         (!std::mem::replace(&mut absent.told, true)).then_some(absent.fault)
     }
 
-    /// Handles a topic missing from the brokers' list. Unless it `collides` with a listed one, the
-    /// brokers may create it. Also returns whether to report it.
+    /// Handles a topic missing from the brokers' list, which they may create unless it `collides`
+    /// with a listed one. Also returns whether to report it.
     pub fn unlisted(
         &mut self,
         topic: &str,
@@ -184,7 +181,7 @@ impl MissingTopics {
         self.found(topic, Found { fault, collides }, now)
     }
 
-    /// Handles an answer or refused record that shows the fault. Also returns whether to report it.
+    /// Handles the fault of a topic. Also returns whether to report it.
     pub fn absent(
         &mut self,
         topic: &str,
@@ -214,7 +211,7 @@ impl MissingTopics {
         (decision, news)
     }
 
-    /// Grants the topic's waits, once.
+    /// Grants the topic's waits.
     fn add(&mut self, topic: &str, found: Found, now: Duration) {
         if self.absent.len() >= TOPICS_MAX {
             self.forget();
@@ -260,7 +257,7 @@ impl MissingTopics {
         self.absent.insert(topic.to_owned(), absent);
     }
 
-    /// Time for which a topic may still be missing although it is being created.
+    /// Time for which a topic may be missing while it is created.
     const fn may_take(&self) -> Duration {
         match self.brokers_create {
             Some(false) => SPREADING,
@@ -269,8 +266,7 @@ impl MissingTopics {
         }
     }
 
-    /// Time that rows may wait for another topic. If brokers create none, all topics share the time
-    /// of one.
+    /// If brokers create none, all topics share the time of one.
     fn creation_left(&mut self, now: Duration) -> Duration {
         let creates = match self.brokers_create {
             None => !self.in_vain,
@@ -300,7 +296,6 @@ impl MissingTopics {
         }
         let absent = self.absent.remove(topic)?;
         let away = now.saturating_sub(absent.since);
-        // Only created topics count against the limit.
         if let Some((_, granted)) = absent.creating {
             self.own_creations.give_back(granted, now);
         }

@@ -1,16 +1,15 @@
-//! The pipeline of one session: turns frames into records, and confirmations into the position that
-//! may be acknowledged.
+//! The pipeline of one session: turns frames into records, and confirmations into the position to
+//! acknowledge.
 //!
-//! Input: frames in order, and confirmations in any order. Output: records, through the closure
-//! that sends them; [`Answer`]s; and [`Pipeline::settled`].
+//! Input: frames, and confirmations in any order. Output: records, [`Answer`]s and
+//! [`Pipeline::settled`].
 //!
 //! Invariants:
 //! * Nothing at or beyond a record is settled before the brokers stored it or its dead letter (G1).
-//! * Records leave in the order of the stream (G2). A frame that is submitted again yields an equal
-//!   record.
+//! * Records leave in the order of the stream (G2). A repeated frame yields an equal record.
 //! * The ledger's budget bounds memory (G3).
-//! * A row leaves as a record, a dead letter under the record's ticket, or an explicit [`Skipped`],
-//!   unless a rule drops it or an earlier session stored it (G4).
+//! * A row leaves as a record, a dead letter, or an explicit [`Skipped`], unless a rule drops it or
+//!   an earlier session stored it (G4).
 //!
 //! ```text
 //!   frame -> row -> record -------> send -- taken ---------> Handled::Done: consume the frame
@@ -64,7 +63,7 @@ use rejected::{Rejected, check_letters, is_dead_letter, rejected};
 use resume::covers;
 use stream_position::StreamPosition;
 
-/// The core of one session; dropped at the first error.
+/// The core of one session.
 #[derive(Debug)]
 pub struct Pipeline {
     outbox: Outbox,
@@ -73,13 +72,11 @@ pub struct Pipeline {
     ledger: Ledger,
     counters: Counters,
     at: StreamPosition,
-    /// Earlier sessions stored everything before this mark.
     resume: Mark,
-    /// Evidence to find in the log before anything is settled.
     check: Option<ResumeCheck>,
     begun: Option<CommitId>,
     last: Option<CommitId>,
-    /// Position of the last transaction with rows, or of a later non-transactional message.
+    /// Position of the last row, also of a non-transactional message.
     last_row: Option<Lsn>,
     newest_commit_time_us: Option<i64>,
     suspects: Suspects,
@@ -128,8 +125,8 @@ impl Pipeline {
         self.last_row = mark.last.map(|commit| commit.lsn);
     }
 
-    /// Skips the part of the first transaction before the mark but counts its rows. Call it before
-    /// the first frame, after [`Pipeline::resume_at`].
+    /// Skips the part of the first transaction before the mark. Call it after
+    /// [`Pipeline::resume_at`].
     pub const fn begin_within(&mut self) {
         self.left_out = self.resume.part;
     }
@@ -141,14 +138,14 @@ impl Pipeline {
         self.suspects = suspects.inferring(infers);
     }
 
-    /// Identifies each transaction by its number, which is one row, because positions are
-    /// meaningless. Call it after [`Pipeline::set_suspects`].
+    /// Identifies each transaction by its number, because positions of polled rows are meaningless.
+    /// Call it after [`Pipeline::set_suspects`].
     pub fn identify_rows(&mut self) {
         self.suspects = std::mem::take(&mut self.suspects).by_row();
     }
 
-    /// Findings about blamed records. `unnamed`: a topic that refused a batch for its size. Returns
-    /// an error if a dead letter is refused whatever its size and time.
+    /// Findings about blamed records. `unnamed`: a topic that refused a batch for its size. An
+    /// error if a dead letter is refused for good.
     pub fn analyse_refusals(
         &self,
         blamed: &[Blame],
@@ -162,8 +159,7 @@ impl Pipeline {
         self.suspects.learn(blamed, letters, &self.ledger, unnamed)
     }
 
-    /// The mark before which every row is sent, stored, or needs no record; never decreases. Ask
-    /// between two frames.
+    /// The mark before which every row is sent, stored, or needs no record. Ask between two frames.
     pub fn reached(&self) -> Mark {
         let end = self.ledger.horizon().max(self.resume.end);
         let part = self.at.part().filter(|part| part.commit_lsn >= end);
@@ -171,8 +167,8 @@ impl Pipeline {
         Mark { end, part, last }.max(self.resume)
     }
 
-    /// Takes the next frame, or repeats the last one after [`Handled::Full`]. Everything that
-    /// `send` takes must be confirmed. Call it only while [`Pipeline::has_room`].
+    /// Takes the next frame, or repeats the last one after [`Handled::Full`]. Call it only while
+    /// [`Pipeline::has_room`].
     #[inline]
     pub fn frame<E: From<PipelineError>>(
         &mut self,
@@ -262,7 +258,7 @@ impl Pipeline {
         }
     }
 
-    /// Reports the commits of records to an observed sink.
+    /// Reports commits to an observed sink.
     pub fn tell_commits(&self, confirmations: &[Confirmation], sink: &mut impl Sink) {
         for &Confirmation { ticket, .. } in confirmations {
             let place = (self.ledger.commit_lsn(ticket), self.ledger.commit_time(ticket));
@@ -282,7 +278,7 @@ impl Pipeline {
         self.ledger.has_room()
     }
 
-    /// True if everything received is settled and no transaction is open.
+    /// True if everything received is settled.
     pub fn is_idle(&self) -> bool {
         self.ledger.in_flight() == InFlight::default()
     }
@@ -322,8 +318,8 @@ impl Pipeline {
         self.newest_commit_time_us
     }
 
-    /// Commit times of newly settled transactions, in Unix microseconds (see
-    /// [`Ledger::drain_settled_times`]), and the sampler of their traces.
+    /// Commit times of newly settled transactions, in Unix microseconds, and the sampler of their
+    /// traces.
     pub fn drain_settled_times_us(&mut self) -> (std::vec::Drain<'_, i64>, &mut TraceSampler) {
         (self.ledger.drain_settled_times(), &mut self.traces)
     }
@@ -384,7 +380,6 @@ impl Pipeline {
         }
     }
 
-    /// The ticket of a refused record stays open.
     fn refused(&mut self, ticket: Ticket, refused: Box<Refused>) -> Result<Answer, PipelineError> {
         let rejection = &refused.rejection;
         match &self.policy.rejected {

@@ -1,7 +1,4 @@
 //! Decides what a rejected row becomes: a dead letter, a skipped row, or an error.
-//!
-//! If the topic refused such a letter before, a note replaces the value, or the timestamp is
-//! omitted.
 
 use super::confirmation::{Blame, RefusalCause};
 use super::error::PipelineError;
@@ -16,7 +13,7 @@ pub(super) enum Rejected {
     Skip(Box<Skipped>),
 }
 
-/// Applies the policy. `sent_us`: the server's clock in microseconds since 2000.
+/// `sent_us`: the server's clock in microseconds since 2000.
 pub(super) fn rejected(
     policy: &RejectPolicy,
     router: &Router,
@@ -53,8 +50,8 @@ fn printed(position: Position) -> String {
     format!("{}.{}", position.commit_lsn, position.index)
 }
 
-/// A row's dead letter, and whether it is sent alone. A topic that refuses the letter for its size
-/// gets a note, for its time a letter without timestamp. Neither delays other letters (G4).
+/// A topic that refused the letter for its size gets a note, for its time a letter without
+/// timestamp. Neither delays other letters (G4).
 fn letter(
     router: &Router,
     suspects: &mut Suspects,
@@ -90,7 +87,6 @@ fn letter(
     }
 }
 
-/// The error if neither a note nor a missing timestamp helps.
 pub(super) fn check_letters(blamed: &[Blame], letters: Option<&str>) -> Result<(), PipelineError> {
     for Blame { topic, cause, rejection, .. } in blamed {
         let is_final = *cause != RefusalCause::Size && !cause.may_be_the_time();

@@ -1,10 +1,8 @@
 //! Checks that the server's log is the one from which rows were delivered.
 //!
-//! Input: an earlier session's mark, and what the server sends again. Output: an error if they
-//! disagree, and whether a row lies before the mark (G6). A restored copy that has grown has equal
-//! system identifier, timeline and slot, but other rows. Id and time of the last delivered commit
-//! distinguish the logs: Postgres sends that commit again unless it was acknowledged, and then the
-//! copy has it too.
+//! A restored copy that has grown has equal system identifier, timeline and slot, but other rows.
+//! Id and time of the last delivered commit distinguish the logs: Postgres sends that commit again
+//! unless it was acknowledged, and then the copy has it too.
 
 use super::error::PipelineError;
 use super::mark::{CommitId, Mark};
@@ -15,7 +13,6 @@ use crate::outbox::Position;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeCheck {
     last: CommitId,
-    /// Up to here there are only rows up to `last`.
     end: Lsn,
     found: bool,
     /// True if rows are counted as when the mark was made.
@@ -23,9 +20,8 @@ pub struct ResumeCheck {
 }
 
 impl ResumeCheck {
-    /// The evidence for resuming at `mark` with a slot at `confirmed`; `None` if nothing before the
-    /// mark is sent again. Without `same_rows`, other rows may precede the mark, so only a
-    /// different commit at the last position is an error.
+    /// The evidence for resuming at `mark`; `None` if nothing before it is sent again. Without
+    /// `same_rows`, only a different commit at the last position is an error.
     pub fn new(mark: Mark, confirmed: Lsn, same_rows: bool) -> Option<Self> {
         let last = mark.last?;
         let found = confirmed > last.lsn;
@@ -44,7 +40,6 @@ impl ResumeCheck {
         self.passed(commit.lsn)
     }
 
-    /// The server has sent everything before `end`.
     pub(super) fn keepalive(&mut self, end: Lsn) -> Result<bool, PipelineError> {
         self.passed(end)
     }
@@ -56,7 +51,7 @@ impl ResumeCheck {
         Ok(self.found && (lsn >= self.end || !self.same_rows))
     }
 
-    /// `alone`: the row is its own transaction, whose number and time are not known.
+    /// `alone`: the row is its own transaction.
     pub(super) fn row(&self, row: Position, alone: bool) -> Result<(), PipelineError> {
         let at = row.commit_lsn;
         let after_last = at > self.last.lsn && at < self.end && !alone;
@@ -73,7 +68,7 @@ impl ResumeCheck {
     }
 }
 
-/// True if the row lies before the mark, as far as this log is trusted.
+/// True if the row lies before the mark.
 pub(super) fn covers(
     mark: Mark,
     check: Option<ResumeCheck>,

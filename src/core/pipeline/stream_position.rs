@@ -1,6 +1,6 @@
 //! Tracks the open transaction, and numbers its rows.
 //!
-//! Rows get the same numbers when their transaction is sent again. A non-transactional message is a
+//! Numbers do not change when a transaction is sent again. A non-transactional message is a
 //! transaction of its own, which ends where the message ends (G1).
 
 use super::counters::Counters;
@@ -15,7 +15,6 @@ use crate::pgoutput::{LogicalMessage, PgTime};
 pub(super) struct StreamPosition {
     /// `None` between transactions.
     pub(super) next: Option<Position>,
-    /// End of a message that is its own transaction.
     lone_end: Option<Lsn>,
 }
 
@@ -24,8 +23,7 @@ impl StreamPosition {
         Ok(self.next.ok_or(LedgerError::NotOpen)?)
     }
 
-    /// Position of a logical message. `sent_us` replaces the commit time of a non-transactional
-    /// one.
+    /// `sent_us` replaces the commit time of a non-transactional message.
     pub(super) fn message(
         &mut self,
         message: &LogicalMessage<'_>,
@@ -78,7 +76,7 @@ impl StreamPosition {
 }
 
 /// A message's log position is its end (`DecodeLogicalMsg` in `replication/logical/decode.c`),
-/// where the next commit record may start. One byte before it, positions stay distinct.
+/// where the next commit record may start. One byte before it is distinct.
 fn lone_place(end: Lsn) -> Lsn {
     Lsn::new(end.get().saturating_sub(1))
 }

@@ -1,13 +1,11 @@
-//! Remembers the records of a refused batch, so that later sessions find the faulty one. A broker
-//! refuses whole batches, and a refusal ends the session.
+//! Remembers the records of a refused batch, so that later sessions find the faulty one.
 //!
-//! Input: records that may be at fault. Output: whether a row's record or dead letter is sent as
-//! usual, alone, or not again; a [`RefusalAnalysis`]. A row is rejected only if its record was
-//! refused alone or named by the brokers, or resembles several refused ones (`Inferred`) (G4).
+//! A row is rejected only if its record was refused alone or named by the brokers, or resembles
+//! several refused ones (`Inferred`) (G4).
 //!
 //! Tickets differ between sessions, so a record is recognised by commit position, weight and
-//! content. A non-transactional message has only position and topic; a polled row, its
-//! transaction's number ([`Suspects::by_row`]).
+//! content; a non-transactional message by position and topic; a polled row by its number
+//! ([`Suspects::by_row`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,9 +42,9 @@ impl RecordIdentity {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suspect {
-    /// Refusals while sent alone.
+    /// Refusals while alone.
     alone: u32,
-    /// Possible faults of the brokers while sent alone.
+    /// Possible faults of the brokers while alone.
     faults: u32,
     cause: RefusalCause,
     at_ms: i64,
@@ -67,7 +65,7 @@ enum Treatment {
 pub(super) enum LetterTreatment {
     Usual,
     Alone,
-    /// The topic has refused it, or similar ones.
+    /// Or it resembles refused ones.
     Refused(Rejection, RefusalCause),
 }
 
@@ -75,18 +73,18 @@ pub(super) enum LetterTreatment {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects {
     all: BTreeMap<RecordIdentity, Suspect>,
-    /// True if records may be rejected because of similar ones.
+    /// Whether records may be rejected because of similar ones.
     infers: bool,
     inferred: Inferred,
     /// Topics with a record sent alone since they refused a batch for its size.
     probed: BTreeSet<String>,
-    /// Identity of the current row, if positions are meaningless.
+    /// Current row, if positions are meaningless.
     row: Option<Lsn>,
 }
 
 /// Base for row numbers; above every position.
 const ROWS: u64 = 1 << 62;
-/// Records without a position, after which the set is cleared; one session has no more in flight.
+/// Beyond this the set is cleared; one session has no more in flight.
 const ROWS_MAX: usize = 100_000;
 
 const PROBED_MAX: usize = 1_000;
@@ -96,7 +94,7 @@ const PROBED_MAX: usize = 1_000;
 pub struct RefusalAnalysis {
     /// All findings so far.
     pub suspects: Suspects,
-    /// Whether a finding is new, so that the next session fails differently.
+    /// Whether the next session will fail differently.
     pub is_news: bool,
     /// Records that the brokers refuse for good.
     pub refused: usize,
@@ -107,7 +105,7 @@ pub struct RefusalAnalysis {
 }
 
 impl Suspects {
-    /// Adds a session's findings. Blamed records of the topic `letters` are dead letters.
+    /// Blamed records of the topic `letters` are dead letters.
     pub(super) fn learn(
         &self,
         blamed: &[Blame],
@@ -139,7 +137,7 @@ impl Suspects {
         Self { infers, ..self }
     }
 
-    /// Identifies each transaction by its number.
+    /// Identifies transactions by number.
     pub(super) fn by_row(self) -> Self {
         let mut all = self.all;
         for suspect in all.values_mut() {
@@ -148,7 +146,7 @@ impl Suspects {
         Self { all, row: Some(Lsn::new(ROWS)), ..self }
     }
 
-    /// Begins a transaction; returns the position that identifies its records.
+    /// Returns the position that identifies the transaction's records.
     pub(super) fn begins(&mut self, lsn: Lsn, xid: u32) -> Lsn {
         match &mut self.row {
             None => lsn,
@@ -159,15 +157,14 @@ impl Suspects {
         }
     }
 
-    /// Every received row is marked and will not be sent again.
+    /// Received rows will not be sent again.
     pub(super) fn marked(&mut self) {
         if self.row.is_some() && !self.all.is_empty() {
             self.all.retain(|_, suspect| !suspect.is_seen);
         }
     }
 
-    /// Everything that committed before `lsn` is settled. Records that were only sent may be sent
-    /// again.
+    /// Settled records are forgotten. Records that were only sent may be sent again.
     pub(super) fn passed(&mut self, lsn: Lsn) {
         let first = self.all.first_key_value();
         if first.is_some_and(|(first, _)| first.commit_lsn < lsn) {
@@ -198,8 +195,7 @@ impl Suspects {
             Treatment::Usual => Ok(false),
             Treatment::Alone => Ok(true),
             Treatment::Refused(rejection, _) => Err(rejection),
-            // The brokers may have stored it, so its dead letter keeps everything needed to send it
-            // again.
+            // The brokers may have stored it, so its dead letter keeps everything.
             Treatment::NotSent(rejection, _) => {
                 Err(Rejection { code: RejectionCode::Refused, ..rejection })
             }

@@ -55,7 +55,6 @@ pub(crate) fn wal(data: &[u8]) -> Frame<'_> {
 
 pub(super) type Sent = (Ticket, Option<RejectionCode>, OwnedRecord);
 
-/// Submits a frame; returns what the sink received.
 pub(super) fn hand_in(
     pipeline: &mut Pipeline,
     frame: Frame<'_>,
@@ -148,8 +147,7 @@ fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
     }
 }
 
-/// A session with these suspects and a row without a topic; returns its dead letter, and the
-/// findings if the topic refuses it with others.
+/// Returns the row's dead letter, and the findings if the topic refuses it with others.
 fn refused_letter(
     suspects: Suspects,
     cause: RefusalCause,
@@ -186,7 +184,6 @@ fn g1_g4_a_letter_refused_with_others_goes_without_its_time_before_it_stops_the_
         assert_eq!(letter.timestamp_ms, NO_TIMESTAMP);
         assert_eq!((&letter.key, &letter.value), (&timed.key, &timed.value));
         let end = match analysis {
-            // The cause is stated, or known from the next session's first attempt.
             Ok(analysis) => refused_letter(analysis.suspects, second).map(|_| ()),
             Err(error) => Err(error),
         };
@@ -309,7 +306,6 @@ fn errors_say_whom_they_concern_and_what_to_do() {
     }
 }
 
-/// Frames of transactions with these numbers of rows; ids are numbers.
 fn history(sizes: &[usize]) -> Vec<Vec<u8>> {
     let table = Table { id: 1, schema: b"public", name: b"outbox", columns: &COLUMNS };
     let (mut frames, mut row, mut lsn) = (vec![Vec::new()], 0, 0x100);
@@ -328,7 +324,6 @@ fn history(sizes: &[usize]) -> Vec<Vec<u8>> {
         let commit = Commit { commit_lsn: final_lsn, end_lsn, commit_time };
         encode::commit(&mut transaction[size + 1], &commit);
         frames.append(&mut transaction);
-        // Commit records are adjacent, or apart.
         lsn = end_lsn.get() + (size as u64 % 2) * 0x40;
     }
     frames
@@ -437,7 +432,6 @@ proptest! {
     fn g1_g7_any_bytes_settle_nothing(frames: Vec<Vec<u8>>) {
         let mut pipeline = pipeline(dead_letters());
         for frame in frames {
-            // Without an announced table or a begun transaction nothing can be sent.
             prop_assert!(!matches!(pass(&mut pipeline, &frame), Ok(Some(_))));
             prop_assert_eq!(pipeline.settled(), Lsn::ZERO);
         }

@@ -1,8 +1,6 @@
 //! Picks rows whose traces become exemplars of their transaction's latency.
 //!
-//! Input: records about to be sent, and commit times of settled transactions. Output: the trace of
-//! a settled transaction. The headers of only a few rows per turn are inspected, so a row usually
-//! costs one comparison.
+//! The headers of only a few rows per turn are inspected, so a row usually costs one comparison.
 
 use crate::route::{Record, TraceContext};
 
@@ -17,7 +15,7 @@ pub struct TraceSampler {
 }
 
 impl TraceSampler {
-    /// Allows a next row to be picked. Call it in each turn.
+    /// Allows a row to be picked. Call it in each turn.
     pub fn arm(&mut self) {
         self.looks = if self.picked.is_some() { 0 } else { LOOKS };
     }

@@ -1,7 +1,6 @@
 //! Converts frames from a single-byte encoding to UTF-8.
 //!
-//! A frame is converted once, however often it is submitted. The largest delivered row bounds the
-//! memory (G3); a row that would be larger in UTF-8 counts as too large.
+//! A frame is converted once. A row that would be too large in UTF-8 becomes an excerpt (G3).
 
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! Builds the dead letter of a consumer that could not process a record.
 //!
-//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] if the brokers refuse the full
-//! size. Output: headers, key and value. Attempts and the time of the first failure are kept,
-//! however often the record is sent again.
+//! Attempts and the time of the first failure are kept, however often the record is sent again.
 
 use super::headers::{
     ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,
@@ -10,12 +8,10 @@ use super::headers::{
 };
 use super::{Header, StoredRecord, text};
 
-/// Bytes of the reason that a header keeps.
 const REASON_BYTES_MAX: usize = 1_024;
 
 /// Own headers kept if the others must go. The relay's id header comes first.
 const KEPT_HEADERS_MAX: usize = 16;
-/// Largest size of a kept header.
 const KEPT_BYTES_MAX: usize = 256;
 
 /// Why a consumer set a record aside.
@@ -106,9 +102,8 @@ impl ConsumerFailure {
         ours.into_iter().chain(mark).chain(own).collect()
     }
 
-    /// Adds the history from before the record was sent again. The first failure counts for all
-    /// consumers, because all took the record then, and their markers depend on that time. Attempts
-    /// belong to one consumer.
+    /// Adds the history. The first failure counts for all consumers, because all took the record
+    /// then; attempts belong to one.
     #[must_use]
     pub fn after_all(self, record: &StoredRecord) -> Self {
         let Some(history) = History::of(&record.headers) else { return self };
@@ -120,7 +115,6 @@ impl ConsumerFailure {
         }
     }
 
-    /// History on a record that is sent again, before the mark.
     pub(super) fn history(&self) -> [Header; 3] {
         [
             text(CONSUMER_HEADER, self.consumer.as_str()),
@@ -130,7 +124,7 @@ impl ConsumerFailure {
     }
 }
 
-/// Last four headers of a record that was sent again; its own may have equal names.
+/// A record's last four headers; its own may have equal names.
 struct History<'h> {
     own: &'h [Header],
     consumer: &'h str,
@@ -217,8 +211,7 @@ mod tests {
             ),
             value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..4)),
         ) {
-            // A cut mark directly after the consumer's headers would count as its own; no writer
-            // puts it first.
+            // A cut mark directly after the consumer's headers would count as its own.
             prop_assume!(names.first() != Some(&CUT_HEADER));
             let own = names.iter().map(|name| ((*name).to_owned(), value.clone())).collect();
             let record = record(own);
@@ -293,7 +286,6 @@ mod tests {
 
     #[test]
     fn a_record_that_fails_again_keeps_its_first_failure_and_all_its_attempts() {
-        // The record's own header keeps its place whatever its name.
         let own = vec![text(ATTEMPTS_HEADER, "99")];
         let mut record = record(own.clone());
         let (mut seen, mut expected) = (failure().after_all(&record), 5);

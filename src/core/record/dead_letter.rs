@@ -1,8 +1,7 @@
 //! Parses a dead letter, and builds the record that is sent again.
 //!
-//! Input: a record of a dead-letter topic: headers that explain the failure, then the record's own
-//! headers. Output: a [`DeadLetter`]; headers, partition and timestamp of the record to send; the
-//! receipt that marks the letter as sent again.
+//! Input: a record of a dead-letter topic, whose first headers explain the failure. Output: a
+//! [`DeadLetter`], the record to send, and the receipt that marks the letter.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +15,7 @@ use super::letter_source::LetterSource;
 use super::stored::first;
 use super::{Header, PartitionOffset, StoredRecord, text};
 
-/// Size limit of a note: an id of at most 1 KiB, six bytes per byte in JSON, and about 120 for the
-/// rest.
+/// An id of at most 1 KiB, six bytes per byte in JSON, and about 120 for the rest.
 const NOTE_BYTES_MAX: usize = 8 << 10;
 
 const SUMMARY_BYTES_MAX: usize = 256;
@@ -33,7 +31,7 @@ pub struct DeadLetter {
     pub code: String,
     /// Reason as a sentence.
     pub reason: String,
-    /// Intended topic of a row, legal or not; source topic of a message.
+    /// Intended topic of a row, or source topic of a message.
     pub topic: Option<String>,
     /// Writer, with its details.
     pub origin: DeadLetterOrigin,
@@ -54,22 +52,22 @@ pub struct DeadLetter {
 /// Writer of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadLetterOrigin {
-    /// The relay: the row was not routable, or the record was refused.
+    /// The relay, for an unroutable row or refused record.
     Relay {
-        /// Outbox table; `None` for a refused record.
+        /// Outbox table, if known.
         table: Option<String>,
-        /// Position in the log.
+        /// Log position.
         lsn: Option<String>,
         /// Stream; empty in letters of earlier versions.
         source: LetterSource,
-        /// Time that the row chose, in Unix milliseconds.
+        /// The row's own time, in Unix milliseconds.
         timestamp_ms: Option<i64>,
         /// Commit time.
         commit_timestamp_ms: Option<i64>,
     },
-    /// A consumer that could not process the record.
+    /// A consumer.
     Consumer {
-        /// Position of the record.
+        /// Position of its record.
         at: PartitionOffset,
         /// Details.
         failure: ConsumerFailure,
@@ -135,7 +133,6 @@ impl DeadLetter {
             is_cut,
             is_retried,
         };
-        // A row rejected for another reason may be too large as well.
         letter.is_cut |= letter.failure().is_none() && letter.is_note();
         Some(letter)
     }
@@ -177,7 +174,7 @@ impl DeadLetter {
         first(&self.headers, name).and_then(|value| str::from_utf8(value).ok())
     }
 
-    /// Id of the row or message. The relay's id header may have any name, and comes first.
+    /// Id of the row or message. The relay's id header comes first and may have any name.
     pub fn id(&self) -> Option<&[u8]> {
         match &self.origin {
             DeadLetterOrigin::Relay { .. } => {
@@ -194,7 +191,7 @@ impl DeadLetter {
         self.header("event_type").or_else(|| self.header("ce_type"))
     }
 
-    /// Reduces the letter for lists: only the beginning of id and key.
+    /// Shortens the letter for lists.
     pub fn summarize(&mut self) {
         self.value = None;
         let id = self.id().map(beginning);
@@ -205,7 +202,7 @@ impl DeadLetter {
         self.key = self.key.as_deref().map(beginning);
     }
 
-    /// True if the value is exactly the relay's note.
+    /// True if the value is the relay's note.
     fn is_note(&self) -> bool {
         let Some(value) = self.value.as_deref() else { return false };
         if value.len() > NOTE_BYTES_MAX {
@@ -221,7 +218,6 @@ impl DeadLetter {
     }
 
     /// Headers of the record to send: its own, a row's position, a message's history, and the mark.
-    /// Older marks of a message are removed.
     pub fn headers_again(&self) -> Vec<Header> {
         let mark = retried(self.at);
         match &self.origin {
@@ -237,7 +233,7 @@ impl DeadLetter {
         }
     }
 
-    /// The required partition. A message keeps its own, because later records of its key go there.
+    /// A message keeps its partition, because later records of its key go there.
     pub const fn partition_again(&self) -> Option<i32> {
         match &self.origin {
             DeadLetterOrigin::Relay { .. } => None,
@@ -245,14 +241,13 @@ impl DeadLetter {
         }
     }
 
-    /// Timestamp of the record to send: the row's own, or else the letter's; a message gets the
-    /// current time.
+    /// Timestamp of the record to send: the row's own, or else the letter's; the current time for a
+    /// message.
     pub fn timestamp_again(&self, now_ms: i64) -> i64 {
         let DeadLetterOrigin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
             return now_ms;
         };
-        // Earlier versions stamped refused records with the first millisecond of 1970, which
-        // retention removes at once.
+        // Earlier versions stamped refused records with 1970, which retention removes at once.
         let stamped_ms = self.timestamp_ms.filter(|ms| *ms > 1);
         // The record was probably refused because its time was ahead of the brokers' clock.
         let commit_ms = commit_timestamp_ms.map(|ms| ms.min(now_ms));
@@ -283,7 +278,7 @@ pub fn retried(at: PartitionOffset) -> Header {
     text(RETRIED_HEADER, at.to_string())
 }
 
-/// The dead letter that a receipt covers: a null value and only the mark.
+/// The dead letter that a receipt covers.
 pub fn receipt_of(record: &StoredRecord) -> Option<PartitionOffset> {
     let [(name, Some(at))] = record.headers.as_slice() else { return None };
     let at = str::from_utf8(at).ok()?.parse().ok()?;

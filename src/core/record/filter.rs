@@ -1,8 +1,6 @@
 //! Selects the dead letters that an operator requested.
 //!
-//! Input: a [`Filter`], and dead letters one by one. Output: whether each is selected, and which
-//! named ones were not found. A letter in the topic counts as found, even if another condition
-//! excludes it.
+//! A named letter in the topic counts as found, even if another condition excludes it.
 
 use super::{DeadLetter, PartitionOffset};
 

@@ -9,8 +9,8 @@ pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
 pub const ERROR_HEADER: &str = "postrider-error";
 /// A row's outbox table, quoted as in SQL.
 pub const TABLE_HEADER: &str = "postrider-table";
-/// Position in the log, on dead letters and, if configured, on every record. The text rises
-/// strictly with the records of a key, so a consumer can drop repeats.
+/// Position in the log, which rises strictly with the records of a key, so a consumer can drop
+/// repeats.
 pub const LSN_HEADER: &str = "postrider-lsn";
 /// Purpose of a record whose row was read from its table. Replaces [`LSN_HEADER`].
 pub const ORIGIN_HEADER: &str = "postrider-origin";
@@ -24,13 +24,12 @@ pub const DATABASE_HEADER: &str = "postrider-database";
 pub const SLOT_HEADER: &str = "postrider-slot";
 /// The stream's name, if the relay has several.
 pub const STREAM_HEADER: &str = "postrider-stream";
-/// Timestamp of the row's own record in Unix milliseconds, if it differs from the commit's. The
-/// letter has the commit's time: brokers refuse future times, and retention removes old ones.
+/// A row's own timestamp in Unix milliseconds, if it differs from the commit's. The letter has the
+/// commit's time: brokers refuse future times, and retention removes old ones.
 pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
-/// Commit time in Unix milliseconds, on a letter without a timestamp, for brokers whose clock
-/// disagrees with Postgres's.
+/// Commit time in Unix milliseconds, on a letter without a timestamp.
 pub const COMMIT_TIMESTAMP_HEADER: &str = "postrider-commit-timestamp";
-/// The relay's headers before the row's own, in this order. Some in the middle may be missing.
+/// The relay's headers before the row's own, in this order. Some may be missing.
 pub const EXPLANATION_HEADERS: [&str; 11] = [
     ERROR_CODE_HEADER,
     ERROR_HEADER,

@@ -21,8 +21,7 @@ pub struct LetterSource {
 /// Relation of a dead letter to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinship {
-    /// Perhaps this stream's: no source, or another system with this database and slot, as after a
-    /// server upgrade.
+    /// Perhaps this stream's: no source, or another system, as after a server upgrade.
     Unknown = 0,
     /// This stream's.
     Own = 1,

@@ -1,8 +1,6 @@
 //! Reads records back from Kafka, especially dead letters.
 //!
-//! Input: records. Output: [`DeadLetter`]s; a selection of them ([`Filter`]); the record and
-//! receipt for sending one again. Parsing returns the written values, even if the record's own
-//! headers have equal names.
+//! Parsing returns the written values, even if the record's own headers have equal names.
 
 mod consumer;
 mod dead_letter;

@@ -1,7 +1,6 @@
 //! Formats rows as CloudEvents 1.0 (Kafka protocol binding 1.0.2).
 //!
-//! Output: headers (binary mode), or a value (structured mode). JSON is embedded, bytes become
-//! base64, other text a string.
+//! JSON is embedded, bytes become base64, other text a string.
 
 use std::io::Write as _;
 

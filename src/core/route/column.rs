@@ -1,8 +1,6 @@
 //! Renders a column's value like Postgres or like Debezium.
 //!
-//! Output: text for keys, values and headers, the elements of an array, and the `Kind`, which
-//! determines the form in JSON and schemas. A value that is not valid text of its type is
-//! `Unreadable` (G7).
+//! A value that is not valid text of its type is `Unreadable` (G7).
 
 use super::debezium_time;
 use super::format::{ByteaForm, ColumnStyle};

@@ -8,8 +8,8 @@ use crate::pgoutput::PgTime;
 
 pub(super) const DAY_US: i64 = 86_400_000_000;
 
-/// Parses `2026-01-01 00:00:00.123456+05:30` to Unix microseconds. A missing offset means UTC, a
-/// missing time midnight. `None` for other text and infinities.
+/// Parses `2026-01-01 00:00:00.123456+05:30` to Unix microseconds. The default is midnight UTC.
+/// `None` for other text and infinities.
 pub fn parse(text: &[u8]) -> Option<i64> {
     let (text, is_before_christ) = match text.strip_suffix(b" BC") {
         Some(text) => (text, true),
@@ -37,8 +37,8 @@ pub fn parse(text: &[u8]) -> Option<i64> {
     days.checked_mul(DAY_US)?.checked_add(time_us)?.checked_sub(offset_s * 1_000_000)
 }
 
-/// Parses `12:34:56.789012` with an optional offset to microseconds since midnight and seconds from
-/// UTC; up to `24:00:00`.
+/// Parses `12:34:56.789012` with an optional offset, up to `24:00:00`, to microseconds and seconds
+/// from UTC.
 pub(super) fn parse_time(text: &[u8]) -> Option<(i64, i64)> {
     let mut rest = Reader(text);
     let time_us = rest.time_us()?;

@@ -1,8 +1,8 @@
 //! Builds the dead letter of a rejected row or refused record.
 //!
-//! The letter has the value that consumers would have received and headers that explain the
-//! failure. Size and hash replace a value that is too large. Every letter contains the row's id, up
-//! to 1 KiB, and omits oversized parts, or G4 would not hold.
+//! The letter has the consumers' value and headers that explain the failure. Size and hash replace
+//! a value that is too large. Every letter contains the row's id, up to 1 KiB, and omits oversized
+//! parts, or G4 would not hold.
 
 use serde::Serialize;
 
@@ -21,14 +21,12 @@ use crate::record::{
     LSN_HEADER, LetterSource, Note, ORIGIN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };
 
-/// Largest kept part of an oversized record: enough for ids, keys and traces.
+/// Enough for ids, keys and traces.
 const KEPT_PART_BYTES_MAX: usize = 1024;
 
-/// Columns of an oversized row for which size and checksum are reported.
 const CUTS_TOLD_MAX: usize = 16;
 
-/// Limit for the values of `postrider-topic`, `postrider-table` (a logical message's prefix has any
-/// length) and `postrider-error`: four times the longest topic name.
+/// Four times the longest topic name; a logical message's prefix has any length.
 const EXPLANATION_BYTES_MAX: usize = 1000;
 
 impl Router {
@@ -37,8 +35,7 @@ impl Router {
         self.letter_source = source.headers();
     }
 
-    /// The dead letter of a rejected row. Unreadable values keep their wire bytes. A note replaces
-    /// a body that is too large.
+    /// The dead letter of a rejected row, with wire bytes of unreadable values.
     pub fn dead_letter(
         &self,
         row: &OutboxRow<'_>,
@@ -192,7 +189,7 @@ impl Router {
         !row.is_message() && row.column(self.encoder.payload.slot) == Value::Absent
     }
 
-    /// Omits oversized parts, but not the first `explained` headers; the next header is the id.
+    /// Keeps the first `explained` headers; the next header is the id.
     fn fit(&self, mut record: OwnedRecord, explained: usize, is_short: bool) -> OwnedRecord {
         let too_large = is_short || record.as_record().wire_size_max() > self.max_record_bytes;
         if !too_large {
@@ -210,7 +207,6 @@ impl Router {
 }
 
 /// Removes the timestamp, so that brokers accept the letter whatever their clock shows.
-/// `commit_ms`: the commit time in Unix milliseconds.
 pub fn untimed(mut letter: OwnedRecord, commit_ms: i64) -> OwnedRecord {
     let mut own = 0;
     for name in EXPLANATION_HEADERS {
@@ -273,7 +269,7 @@ fn to_json(value: &impl Serialize) -> Vec<u8> {
     json
 }
 
-/// Columns by name, as Postgres prints them; a value without an equivalent in UTF-8 like a bytea.
+/// A value that is not in UTF-8 is printed like a bytea.
 fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
     let member = |(name, value): (&str, Option<(&[u8], Format)>)| {
         let text = value.map(|(bytes, format)| printed(bytes, format));

@@ -1,7 +1,6 @@
 //! Converts dates and times to Debezium's form (`time.precision.mode = adaptive`).
 //!
-//! Output: days, milli- or microseconds since 1970 or midnight; with a time zone, ISO 8601 text in
-//! UTC. Infinities become the numbers of Debezium's driver (observed with 3.7.0.Final).
+//! Infinities become the numbers of Debezium's driver (observed with 3.7.0.Final).
 
 use std::io::Write as _;
 
@@ -27,7 +26,6 @@ pub(super) fn days(text: &[u8]) -> Option<i64> {
     DATE.or(text, |us| us.div_euclid(DAY_US))
 }
 
-/// In milliseconds or microseconds, by its declared digits.
 pub(super) fn timestamp(text: &[u8], digits: i32) -> Option<i64> {
     if is_in_milliseconds(digits) {
         MILLISECONDS.or(text, |us| us.div_euclid(1000))
@@ -36,7 +34,6 @@ pub(super) fn timestamp(text: &[u8], digits: i32) -> Option<i64> {
     }
 }
 
-/// Since midnight, in milliseconds or microseconds.
 pub(super) fn time(text: &[u8], digits: i32) -> Option<i64> {
     let (us, _) = parse_time(text)?;
     Some(if is_in_milliseconds(digits) { us / 1000 } else { us })

@@ -1,12 +1,10 @@
 //! Writes `numeric` like Kafka Connect and Java.
 //!
-//! JSON: Connect's base64 of the unscaled value in big-endian two's complement, with the scale if
-//! none is declared, or the plain number. Headers and keys: scientific notation if Java's
-//! `BigDecimal` uses it.
+//! JSON: Connect's base64 of the unscaled value, with the scale if none is declared, or the plain
+//! number. Headers and keys: as Java's `BigDecimal` prints.
 
 use super::json::{base64, write_string};
 
-/// Base64 of the digits, for a fixed scale.
 pub(super) fn write_fixed(out: &mut Vec<u8>, printed: &[u8]) {
     out.push(b'"');
     base64(out, &unscaled(printed), false);
@@ -77,7 +75,7 @@ fn negate(magnitude: &mut Vec<u8>) {
         let (negated, overflow) = (!*byte).overflowing_add(u8::from(carry));
         (*byte, carry) = (negated, overflow);
     }
-    // A sign byte is redundant if the byte below it has the sign bit.
+    // The sign byte is redundant if the byte below has the sign bit.
     while let [.., below, 0xFF] = magnitude.as_slice() {
         if below & 0x80 == 0 {
             break;
@@ -110,7 +108,6 @@ pub(super) fn scientific(printed: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A non-number becomes a string.
 pub(super) fn write_plain(out: &mut Vec<u8>, printed: &[u8]) {
     let text = String::from_utf8_lossy(printed);
     if text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.')) {

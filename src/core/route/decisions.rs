@@ -1,8 +1,7 @@
 //! Decides a row's topic and destination, and caches the decisions.
 //!
-//! Input: rules and the consulted columns. Output: a `Decision` or a rejection; for dead letters
-//! the intended topic. Equal values give equal decisions; the cache is bounded (G3). In steady
-//! state a row costs one look-up.
+//! Equal values give equal decisions; the cache is bounded (G3). In steady state a row costs one
+//! look-up.
 
 use std::collections::HashMap;
 
@@ -13,10 +12,9 @@ use super::template::TopicTemplate;
 use super::topics::TopicsSpec;
 use crate::outbox::{OutboxRow, glob};
 
-/// Cached decisions; bounds memory if a consulted column is unique per row (G3).
+/// Bounds memory if a consulted column is unique per row (G3).
 const REMEMBERED_MAX: usize = 1024;
 
-/// Longest cached value.
 const REMEMBERED_BYTES_MAX: usize = 512;
 
 /// Length of NULL and of a missing column.
@@ -72,7 +70,6 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    /// The default is `template` over the first consulted column.
     pub(super) fn new(
         rules: Vec<Rule>,
         topics: TopicsSpec,
@@ -99,7 +96,7 @@ impl Decisions {
         scratch: &mut Vec<u8>,
     ) -> Result<Decision, Rejection> {
         if let [only] = self.consulted.as_slice() {
-            // The value itself is the key; NULL is not cached.
+            // The value itself is the key.
             let part = only.render(row, scratch)?;
             if let Some(value) = part.bytes(row.column(only.slot), scratch) {
                 if let Some(&decision) = self.remembered.get(value) {
@@ -156,7 +153,7 @@ impl Decisions {
         name
     }
 
-    /// The intended topic, legal or not; and the destination, or else the default's.
+    /// The intended topic, legal or not, and the destination.
     pub(super) fn intended(&self, row: &OutboxRow<'_>) -> (Option<String>, usize) {
         let nowhere = (None, self.destination);
         let Some(values) = self.values(row) else { return nowhere };
@@ -205,7 +202,6 @@ impl Decisions {
         };
         let is_remembered = key.len() <= REMEMBERED_BYTES_MAX && values.iter().any(Option::is_some);
         if is_remembered && self.remembered.len() >= REMEMBERED_MAX {
-            // Clearing is cheap and admits a changed set of values.
             self.remembered.clear();
             self.names.truncate(1);
         }
@@ -261,7 +257,6 @@ impl Decisions {
     }
 }
 
-/// `value`: index of the column for the template.
 enum Choice<'a> {
     Drop,
     Send { template: &'a TopicTemplate, value: usize, destination: usize },

@@ -1,7 +1,4 @@
 //! Writes a column like Kafka Connect's converters.
-//!
-//! Input: a `Body` (NULL, a plain value, an array or a JSON document). Output: JSON like
-//! JsonConverter, or text like StringConverter.
 
 use super::column::Kind;
 use super::decimal;

@@ -1,8 +1,7 @@
 //! Regular expressions like `java.util.regex`, for Debezium's routing settings.
 //!
-//! The pattern is rewritten where the engine differs by default: `\d`, `\w`, `\s` and the POSIX
-//! classes are ASCII, `.` stops at five line terminators, `\Q..\E` quotes. A match that needs too
-//! many steps is [`Undecided`], never a guess.
+//! The pattern is rewritten where the engine differs: `\d`, `\w`, `\s` and the POSIX classes are
+//! ASCII, `.` stops at five line terminators, `\Q..\E` quotes.
 
 use fancy_regex::{Regex, RegexBuilder};
 
@@ -93,9 +92,7 @@ impl Translated {
     }
 }
 
-/// `begins` receives the start of each piece in both patterns.
 fn translate(pattern: &str, begins: &mut dyn FnMut((usize, usize))) -> String {
-    // With flag `s` a dot matches any character.
     let is_dot_all = has_flag(pattern, 's');
     let mut out = String::with_capacity(pattern.len());
     let mut characters = pattern.chars();
@@ -205,7 +202,7 @@ fn posix(name: &str) -> Option<&'static str> {
     })
 }
 
-/// True if a group such as `(?is)` or `(?s:` sets the flag.
+/// A flag group is, for example, `(?is)` or `(?s:`.
 fn has_flag(pattern: &str, flag: char) -> bool {
     pattern.match_indices("(?").any(|(at, opening)| {
         let rest = pattern.get(at + opening.len()..).unwrap_or_default();

@@ -1,14 +1,13 @@
 //! Defines [`RouteSpec`], the routing configuration before compilation.
 //!
-//! The default routes an outbox table as `setup` creates it. [`RouteSpecError`] explains why a
-//! routing cannot work for any row.
+//! The default routes an outbox table as `setup` creates it.
 
 use std::str::FromStr;
 
 use super::format::{EmptyPayload, EpochUnit, FormatSpec, MissingColumn};
 use super::topics::TopicsSpec;
 
-/// The router's settings, for [`super::Router::compile`]. Columns have the table's names.
+/// The router's settings, for [`super::Router::compile`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSpec {
     /// Column with the row's id.
@@ -17,7 +16,7 @@ pub struct RouteSpec {
     pub payload: String,
     /// Column that decides the topic.
     pub by: String,
-    /// Pattern for the whole `by` value. A value that does not match is itself the topic.
+    /// Pattern for the whole `by` value. Another value is itself the topic.
     pub regex: String,
     /// Topic, with Java's `$1` or `${name}` for groups of `regex`.
     pub topic: String,
@@ -25,13 +24,13 @@ pub struct RouteSpec {
     pub topics: TopicsSpec,
     /// Column of the record's key.
     pub key: String,
-    /// Columns sent as headers after the id.
+    /// Headers after the id.
     pub headers: Vec<FieldSpec>,
     /// Integer column with the partition.
     pub partition: Option<String>,
-    /// Columns that share the value with `payload` in an object.
+    /// Columns beside `payload` in the value.
     pub envelope: Vec<FieldSpec>,
-    /// Integer column with the envelope's schema version.
+    /// Integer column of the envelope's schema version.
     pub schema_version: Option<String>,
     /// Treatment of a table that lacks one of these columns.
     pub missing_column: MissingColumn,
@@ -49,13 +48,13 @@ pub struct RouteSpec {
     pub lsn_header: bool,
     /// Source of rows.
     pub origin: RowOrigin,
-    /// Column sent as [`super::TRACEPARENT_HEADER`], if present and not NULL.
+    /// Column sent as [`super::TRACEPARENT_HEADER`], if not NULL.
     pub traceparent: Option<String>,
     /// Source of timestamps.
     pub timestamp: TimestampSource,
     /// Treatment of an empty payload.
     pub empty_payload: EmptyPayload,
-    /// Size limit in bytes, as [`super::Record::wire_size_max`] counts.
+    /// Limit for [`super::Record::wire_size_max`].
     pub max_record_bytes: usize,
 }
 
@@ -106,20 +105,20 @@ impl Default for RouteSpec {
     }
 }
 
-/// Source of rows. Records from a table state the purpose in [`super::ORIGIN_HEADER`], unless all
-/// rows are polled.
+/// Source of rows. Records from a table state the purpose in [`super::ORIGIN_HEADER`], unless rows
+/// are polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RowOrigin {
     /// The log.
     #[default]
     Log,
-    /// A table, for rows older than the slot.
+    /// Rows older than the slot.
     Backfill,
-    /// A table, for rows sent again.
+    /// Rows sent again.
     Replay,
-    /// A table, for rows that a lost slot did not deliver.
+    /// Rows that a lost slot did not deliver.
     Repair,
-    /// A table, for polled rows.
+    /// Polled rows.
     Poll,
 }
 
@@ -180,7 +179,7 @@ pub struct RuleSpec {
 pub enum PatternSpec {
     /// Text with `*` and `?`.
     Glob(String),
-    /// Regular expression; the topic may use its groups.
+    /// Regular expression, with groups for the topic.
     Regex(String),
 }
 
@@ -211,7 +210,7 @@ pub struct DestinationSpec {
 pub enum TimestampSource {
     /// Commit time.
     Commit,
-    /// `timestamptz`, `timestamp` (as UTC) or integer column. NULL: the commit time.
+    /// `timestamptz`, `timestamp` (as UTC) or integer. NULL: the commit time.
     Column {
         /// Name.
         name: String,
@@ -220,7 +219,7 @@ pub enum TimestampSource {
     },
 }
 
-/// A routing that cannot work for any row.
+/// A routing that works for no row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteSpecError {
     /// The pattern does not compile, or not to bounded time.

@@ -1,17 +1,17 @@
 //! One session: from the start of a replication stream to its end.
 //!
-//! Input: frames, confirmations, requests, and the time. Output: records to the sink, the status
-//! update that is due, what to wait for ([`Next`]), and how the session ended.
+//! Input: frames, confirmations, requests, and the time. Output: records, status updates, what to
+//! wait for ([`Next`]), and how the session ended.
 //!
 //! Invariants:
-//! * a [`StatusUpdate`] names only a position that is settled and covered by stored progress, if
-//!   progress is stored in Kafka (G1, G6);
-//! * an ending session reads only the open transaction and the unconfirmed rows of earlier
-//!   sessions; it ends once everything is confirmed and acknowledged, or at its deadline (G8);
+//! * a [`StatusUpdate`] names only a position that is settled and, if progress is stored, covered
+//!   by it (G1, G6);
+//! * an ending session reads only the open transaction and owed rows; it ends once everything is
+//!   confirmed and acknowledged, or at its deadline (G8);
 //! * a paused session takes no frame and repeats its position;
 //! * while there is no room the socket is not read, so TCP holds the server back (G3).
 //!
-//! After any error the session is dropped, and Postgres sends unacknowledged rows again.
+//! After any error the session is dropped, and Postgres repeats unacknowledged rows.
 //!
 //! ```text
 //!   loop {
@@ -69,14 +69,12 @@ pub use phase::End;
 pub use request::{ControlRequest, Draining, Requested};
 pub use stall::{StallDetector, Stalled};
 
-/// Longest wait for the socket while delivery reports are outstanding.
 const CONFIRM_TICK: Duration = Duration::from_millis(1);
 const COMMIT_TICK: Duration = Duration::from_micros(300);
-/// Longest wait while nothing is outstanding but a request to stop may arrive.
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Age of rows above which throughput matters more than latency.
 const BEHIND: Duration = Duration::from_millis(250);
-/// Longest wait for the brokers while Postgres shuts down: its `fast` stop waits for the stream.
+/// Postgres's `fast` stop waits for the stream.
 const SERVER_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 /// A status update for Postgres.
@@ -121,7 +119,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts a session. `owed`: unconfirmed records of earlier sessions.
+    /// Starts a session. `owed`: records of earlier sessions.
     pub fn new(
         pipeline: Pipeline,
         limits: Limits,
@@ -170,7 +168,7 @@ impl Session {
         &self.limits
     }
 
-    /// Applies a request. `Some`: the session has begun to end, or has less time.
+    /// Applies a request. `Some`: the session begins to end, or has less time.
     pub fn request<E>(
         &mut self,
         now: Now,
@@ -191,7 +189,6 @@ impl Session {
             ControlRequest::ServerShutdown => End::ServerShutdown,
         };
         let grace = match self.phase {
-            // Earlier sessions have used part of the grace period.
             Phase::Streaming => self.limits.grace.saturating_sub(asked.told_for),
             Phase::Ending { .. } => self.limits.grace,
         };
@@ -199,8 +196,8 @@ impl Session {
         Ok(self.head_for(end, grace, now))
     }
 
-    /// Takes no further frame. The session confirms and acknowledges what it sent, then ends with
-    /// `end`. `Some`: it begins to end for this reason.
+    /// Takes no further frame, confirms and acknowledges what it sent, and ends with `end`. `Some`:
+    /// the session begins to end.
     pub fn stop_reading(&mut self, end: End, now: Now) -> Option<Draining> {
         self.stops_reading = true;
         match self.phase {
@@ -218,7 +215,7 @@ impl Session {
         Some(Draining { unconfirmed: self.unconfirmed().max(self.owed.records()), grace })
     }
 
-    /// True if the next frame may be taken. Ask before each frame.
+    /// True if the next frame may be taken.
     pub fn takes_frames(&self, sink: &impl Sink) -> bool {
         if self.sink_is_full || !self.wants_frames(sink) {
             return false;
@@ -260,7 +257,7 @@ impl Session {
         sink: &mut S,
     ) -> Result<(), SessionError<S::Error>> {
         let polled = sink.poll(now.at, &mut self.confirmations);
-        // Records stay stored even if the sink failed since, and need not be repeated.
+        // Records stay stored even if the sink failed since.
         let mut confirmations = std::mem::take(&mut self.confirmations);
         if sink.is_observed() {
             self.pipeline.tell_commits(&confirmations, sink);
@@ -273,8 +270,8 @@ impl Session {
         polled.map_err(SessionError::Sink)
     }
 
-    /// Sends dead letters of refused records, and reports progress to the sink. Call it between two
-    /// frames, after all confirmations are booked.
+    /// Sends dead letters of refused records, and reports progress. Call it between two frames,
+    /// after all confirmations are booked.
     pub fn advance<S: Sink>(
         &mut self,
         now: Now,
@@ -383,8 +380,7 @@ impl Session {
         }
     }
 
-    /// What to do before the next turn. An unwanted frame is not read, because it may be the
-    /// stream's end.
+    /// What to do before the next turn. An unwanted frame is not read: it may be the stream's end.
     pub fn next<S: Sink, E>(
         &mut self,
         sink: &S,
@@ -410,8 +406,7 @@ impl Session {
         Ok(Next::Read(if self.unconfirmed() > 0 { CONFIRM_TICK } else { IDLE_TICK }))
     }
 
-    /// Handles a read of `bytes` bytes, with `buffered` now. Returns the wait before the next read;
-    /// `None`: process the buffer.
+    /// Handles a read of `bytes` bytes, with `buffered` now. Returns the wait before the next read.
     pub fn has_read<E>(
         &mut self,
         now: Now,
@@ -434,8 +429,7 @@ impl Session {
         self.allows_frames(sink) && self.pipeline.has_room() && sink.takes_records()
     }
 
-    /// An ending session reads the open transaction to its commit, which would otherwise be
-    /// repeated in part.
+    /// The open transaction is read to its commit, because it would be repeated.
     fn allows_frames(&self, sink: &impl Sink) -> bool {
         let is_open = || self.pipeline.is_open() && !self.may_end_within(sink);
         let owes = || self.pays() && self.pipeline.reached().end < self.owed.until();
@@ -452,7 +446,7 @@ impl Session {
         sink.may_end_within() && !is_replaced
     }
 
-    /// True if a transaction is stored in part and must be complete before the routes change.
+    /// True if a transaction in parts must be complete before the routes change.
     fn is_in_pieces(&self, sink: &impl Sink) -> bool {
         let is_replaced = matches!(self.phase, Phase::Ending { end: End::Reconfigured, .. });
         is_replaced && sink.may_end_within() && self.pipeline.reached().part.is_some()

@@ -1,15 +1,15 @@
-//! Decides what happens between two sessions: whether the next one starts, when, and in which mode.
+//! Decides what happens between two sessions.
 //!
-//! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), the slot's
-//! position, requests, and the time. Output: [`NextAction`] and [`SessionStart`].
+//! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), requests, and the
+//! time. Output: [`NextAction`] and [`SessionStart`].
 //!
 //! Invariants:
 //! * a stop is clean only if everything that any session sent is confirmed (G8);
 //! * a transient failure causes a pause that grows until a session has done useful work;
-//! * a few sessions that end at one unreadable message end the relay, because no pause helps;
-//! * a refused login ends a first start at once, unless another secret may help; it ends a relay
-//!   that logged in before only after the limit;
-//! * after a refused record, sessions send records alone or in smaller batches until the faulty one
+//! * a few ends at one unreadable message end the relay, because no pause helps;
+//! * a refused login ends a first start, unless another secret may help; it ends a relay that
+//!   logged in before only after the limit;
+//! * after a refused record, sessions send single records or smaller batches until the faulty one
 //!   is found (G4).
 
 mod failure;
@@ -37,12 +37,12 @@ pub use failure::{Left, Peer, RefusalConsequence, RefusedBatch, SessionFailure, 
 pub use mode::{ModeKind, SessionMode, SlotPosition};
 
 const PAUSE_TICK: Duration = Duration::from_millis(50);
-/// Interval at which a standby checks the slot, so that it takes over well within a second.
+/// Fast enough to take over within a second.
 const STANDBY_TICK: Duration = Duration::from_millis(200);
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// Limits the pause to this fraction of the streaming time. If sessions end every few seconds,
-/// pauses would otherwise exceed that time.
+/// Limits the pause to this fraction of the streaming time, for sessions that end every few
+/// seconds.
 const PAUSE_PART: u32 = 8;
 
 /// The operator's settings.
@@ -50,11 +50,11 @@ const PAUSE_PART: u32 = 8;
 pub struct SupervisorPolicy {
     /// Pauses after failures.
     pub backoff: Backoff,
-    /// Time without progress after which the relay gives up; zero: never.
+    /// Longest time without progress; zero: no limit.
     pub give_up_after: Duration,
-    /// Time for which refused logins are retried; zero: none.
+    /// Longest time of refused logins; zero: none.
     pub login_give_up_after: Duration,
-    /// Time limit for confirmations after the first request to stop.
+    /// Time limit after the first request to stop.
     pub grace: Duration,
     /// Whether the relay waits for a slot that is held.
     pub wait_for_slot: bool,
@@ -65,12 +65,12 @@ pub struct SupervisorPolicy {
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextAction {
-    /// Begin a session. `Some`: a stop was requested between sessions, and so many records are
+    /// Begin a session. `Some`: a stop was requested between sessions, with so many records
     /// unconfirmed.
     Begin(Option<u64>),
     /// Wait at most this long.
     Wait(Duration),
-    /// Check the slot at this interval until it is free; then call [`Supervisor::slot_is_free`].
+    /// Check the slot at this interval, and call [`Supervisor::slot_is_free`].
     Standby(Duration),
     /// The relay ends.
     End(Conclusion),
@@ -100,14 +100,14 @@ pub enum Conclusion {
 pub enum AfterSession {
     /// Call [`Supervisor::next`].
     GoOn,
-    /// Postgres is shutting down; another session begins after a pause.
+    /// Postgres is shutting down; retry after a pause.
     ServerShutdown,
-    /// Another session begins after a pause.
+    /// Retry after a pause.
     Retry {
-        /// Failures since a session did useful work.
+        /// Failures since useful work.
         failures: u32,
     },
-    /// Another session sends the refused records differently.
+    /// Send the refused records differently.
     SendDifferently,
     /// The relay waits for the slot.
     Standby,
@@ -151,10 +151,10 @@ enum Waiting {
     ForEver(Conclusion),
 }
 
-/// Peers that accepted the relay before. A later refusal is not a configuration mistake.
+/// A later refusal is not a configuration mistake.
 #[derive(Debug, Clone, Copy, Default)]
 struct LetIn {
-    /// Also true if the relay saw another relay stream.
+    /// Also true if another relay streamed.
     source: bool,
     sink: bool,
 }
@@ -166,7 +166,7 @@ pub struct Supervisor {
     waiting: Waiting,
     /// Seed of the pauses, so that relays that failed together do not return together.
     draw: u64,
-    /// Failed sessions since one did useful work.
+    /// Failures since useful work.
     failures: u32,
     last_progress: Instant,
     settled: Lsn,
@@ -174,7 +174,7 @@ pub struct Supervisor {
     /// True if the stop was requested before the last session ended. The pause is then not cut
     /// short.
     was_told: bool,
-    /// True if the stop was requested between sessions, and owed records remain.
+    /// True if the stop was requested between sessions.
     settling: bool,
     has_streamed: bool,
     let_in: LetIn,
@@ -241,8 +241,7 @@ impl Supervisor {
         NextAction::Begin(is_news.then(|| self.owed.records()))
     }
 
-    /// Parameters of the session that begins now; `usual` are its limits unless a mode changes
-    /// them.
+    /// The next session's parameters; `usual` are its limits unless a mode changes them.
     pub fn start(&mut self, now: Instant, usual: Limits) -> SessionStart {
         let owed = self.owed;
         let once = self.target.map(|target| (target.max(owed.until()), End::CaughtUp));
@@ -262,7 +261,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles the end of a session, or its failure to start.
+    /// Handles the end of a session, or a failed start.
     pub fn ended(
         &mut self,
         now: Instant,
@@ -325,7 +324,7 @@ impl Supervisor {
     fn failed(&mut self, failure: SessionFailure<'_>, left: Left, now: Instant) -> AfterSession {
         match failure {
             SessionFailure::Final => return AfterSession::Final,
-            // The holder is most likely the rest of the relay's own last session.
+            // The holder is most likely the rest of the relay's own session.
             SessionFailure::Held if !self.policy.wait_for_slot && !self.has_streamed => {
                 return AfterSession::SlotHeld;
             }
@@ -398,8 +397,7 @@ impl Supervisor {
         (self.waiting, self.last_progress) = (Waiting::Nothing, now);
     }
 
-    /// Reports the slot's position. A long backlog selects larger batches, unless a failure
-    /// requires another mode.
+    /// Reports the slot's position. A long backlog selects larger batches.
     pub fn slot_reaches(&mut self, slot: Option<SlotPosition>) {
         if let Some(slot) = slot {
             self.owed = self.owed.settled(slot.confirmed);

@@ -1,8 +1,8 @@
 //! Decides where a Kafka transaction ends.
 //!
-//! Input: [`BatchLimits`], the transaction's records and age, and the session's progress. Output:
-//! whether it ends here. A transaction ends between two rows, and within a Postgres transaction
-//! only if that one is too large or slow, the session has no room, or each record is alone.
+//! Input: [`BatchLimits`], records and age, and progress. Output: whether the transaction ends
+//! here. It ends within a Postgres transaction only if that one is too large or slow, the session
+//! has no room, or each record is alone.
 
 use std::time::Duration;
 
@@ -11,18 +11,17 @@ use crate::sink::Reached;
 /// Size and age limits of a Kafka transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchLimits {
-    /// Records after which it ends with the open Postgres transaction.
+    /// Records after which the open Postgres transaction is the last.
     pub records: u64,
-    /// Bytes after which it ends with the open Postgres transaction.
+    /// Bytes after which the open Postgres transaction is the last.
     pub bytes: u64,
     /// Longest wait of recent rows for others.
     pub age: Duration,
 }
 
-/// Minimum age while rows are old and commits cost more than waiting.
+/// Minimum age while rows are old.
 const AGE_BEHIND: Duration = Duration::from_millis(50);
-/// Age while rows are old, in durations of the last end. Ends then take a tenth of the time, even
-/// if many partitions need markers.
+/// Age while rows are old, in durations of the last end. Ends then take a tenth of the time.
 const ENDS_BEHIND: u32 = 10;
 /// Rate below which saving commits does not matter. Without this limit a late stream stayed late:
 /// at 1,000 rows/s and 150 partitions a transaction stayed open for 300 ms because the last end
@@ -30,13 +29,11 @@ const ENDS_BEHIND: u32 = 10;
 const FEW_RECORDS_PER_MS: u64 = 10;
 /// See [`FEW_RECORDS_PER_MS`].
 const FEW_BYTES_PER_MS: u64 = 10 << 10;
-/// Half of what a session reads during an end. Above this, a low rate may only show that it could
-/// not read more.
+/// Half of what a session reads during an end. Above this, the session perhaps could not read more.
 const FEW_BYTES: u64 = 1 << 20;
-/// Bytes that a session reads during an end. This many count as a high rate, unless they arrived
-/// below [`FEW_BYTES_PER_MS`].
+/// What a session reads during an end; a high rate, unless it arrived below [`FEW_BYTES_PER_MS`].
 const MANY_BYTES: u64 = 2 << 20;
-/// Shortest time for measuring a rate, because one Postgres transaction is not a rate.
+/// Shortest time for measuring a rate.
 const MANY_TIME_MIN: Duration = Duration::from_millis(50);
 /// End after which the next transaction is larger. Over 150 partitions, ends took a quarter of a
 /// backlog's time with 48,000 records.
@@ -44,14 +41,13 @@ const SLOW_END: Duration = Duration::from_millis(40);
 const SLOW_END_TIMES: u64 = 2;
 /// Multiple of the limits that ends a batch within a Postgres transaction.
 const SPLIT_AT: u64 = SLOW_END_TIMES + 2;
-/// Time after which a slow transaction is split, because it blocks consumers that read committed
-/// records only.
+/// A slow transaction is split, because it blocks consumers that read committed records only.
 const SPLIT_AFTER: Duration = Duration::from_secs(1);
 
 impl BatchLimits {
-    /// 48,000 records are a quarter of a session's in-flight limit, so that a batch of four times
-    /// that fits. An end takes about 20 ms over 15 partitions, whatever its records: with 16,000
-    /// records a third of a backlog's time went to ends of 50 ms.
+    /// Four times 48,000 records fit a session's in-flight limit. An end takes about 20 ms over 15
+    /// partitions, whatever its records: with 16,000 records a third of a backlog's time went to
+    /// ends of 50 ms.
     pub const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };
@@ -78,7 +74,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// True if the batch must end with Postgres's transaction.
+    /// True if the batch ends with Postgres's transaction.
     pub(super) fn is_large(self, limits: BatchLimits, last_end: Duration) -> bool {
         self.exceeds(limits, if last_end < SLOW_END { 1 } else { SLOW_END_TIMES })
     }
@@ -123,7 +119,7 @@ impl Batch {
         let age = if is_behind { age_behind } else { limits.age };
         let is_due = self.is_large(limits, last_end) || open_for >= age;
         let is_within = at.mark.part.is_some();
-        // If the Postgres transaction had started later, this one would have ended before it.
+        // If the Postgres transaction had started later, this one would have ended before.
         let is_late = is_within && open_for >= age_behind + SPLIT_AFTER;
         if at.pressed || self.is_huge(limits) || is_late {
             return Ends::Here;

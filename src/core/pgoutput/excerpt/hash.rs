@@ -1,7 +1,6 @@
 //! Computes size and SHA-256 of a value that is too large to keep.
 //!
-//! A bytea arrives as hexadecimal digits; its decoded bytes are hashed too, because consumers would
-//! have received those.
+//! A bytea's decoded bytes are hashed too, because consumers would have received those.
 
 use std::fmt;
 
@@ -51,7 +50,6 @@ pub(super) struct Hashing {
     column: usize,
     bytes: usize,
     sent: Sha256,
-    /// `None` once it cannot be a bytea.
     bytea: Option<Digits>,
 }
 

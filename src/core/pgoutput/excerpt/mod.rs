@@ -1,10 +1,8 @@
-//! Reads a message too large to hold: keeps the beginning of each value, and hashes the values that
-//! it cuts.
+//! Reads a message too large to hold: keeps the beginning of each value, and hashes cut ones.
 //!
-//! Input: a pgoutput message in pieces of any size. Output: an [`Excerpt`], a shorter message for
-//! [`super::decode`], with size and hash of each cut value of an inserted row or logical message.
-//! Memory is bounded, whatever the message claims (G3). An excerpt refuses what `decode` would
-//! refuse (G7). Text is counted and hashed as UTF-8 if possible.
+//! Output: an [`Excerpt`], a shorter message for [`super::decode`], with size and hash of each cut
+//! value of an inserted row or logical message. Memory is bounded, whatever the message claims
+//! (G3). An excerpt refuses what `decode` would refuse (G7).
 
 mod hash;
 #[cfg(test)]
@@ -23,16 +21,15 @@ pub use hash::{Cut, Digest};
 /// byte.
 pub const VALUE_BYTES_KEPT: usize = 2 * 1024;
 
-/// Bytes kept of a logical message's content, whose first members are usually the small ones.
+/// Bytes kept of a logical message, whose first members are usually the small ones.
 pub const CONTENT_BYTES_KEPT: usize = 64 * 1024;
 
-/// Bytes kept of all values: more than Postgres's maximum of 1,600 columns can fill. Also limits a
-/// message without values, which is held completely.
+/// Bytes kept of all values: more than 1,600 columns, Postgres's maximum, can fill. Also limits a
+/// message without values.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const CHUNK_BYTES: usize = 4096;
 
-/// Offset after tag and table OID.
 const FIRST_MARKER_AT: usize = 5;
 
 /// The excerpt of one message.
@@ -52,7 +49,7 @@ pub struct Excerpt {
     tuple: Tuple,
     value: Value,
     charset: Option<Arc<Charset>>,
-    /// Bytes that the conversion added, and columns without an equivalent.
+    /// Bytes that the conversion added, and columns not in UTF-8.
     added: usize,
     untranslatable: Vec<usize>,
 }
@@ -67,10 +64,9 @@ struct Tuple {
 
 #[derive(Debug, Clone, Default)]
 struct Value {
-    /// Remaining bytes, and how many of them are kept.
+    /// Remaining bytes, and those to keep.
     left: usize,
     keep: usize,
-    /// True for a column's text, in the session's encoding.
     is_text: bool,
     hashing: Option<Box<Hashing>>,
 }
@@ -305,7 +301,7 @@ impl Excerpt {
         })
     }
 
-    /// Keeps a value's beginning, and writes the kept length.
+    /// Writes the kept length.
     fn begin_value(&mut self, field: Field, kept: usize, length: i32) -> Result<(), DecodeError> {
         let negative = DecodeError::NegativeLength { field: self.field.name() };
         let bytes = usize::try_from(length).map_err(|_| negative)?;
@@ -397,7 +393,6 @@ impl Excerpt {
         self.enter(Field::End)
     }
 
-    /// Enters a field, if the message can hold it.
     fn enter(&mut self, field: Field) -> Result<(), DecodeError> {
         (self.field, self.began, self.have) = (field, self.seen, 0);
         let left = self.whole.saturating_sub(self.seen);

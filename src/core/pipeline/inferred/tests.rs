@@ -8,7 +8,6 @@ const HOUR_MS: i64 = 3_600_000;
 const DAYS_LATER_MS: i64 = 100 * HOUR_MS;
 const LARGE: [u8; 900] = [0; 900];
 
-/// The server's clock equals the commit time.
 fn judge(
     inferred: &mut Inferred,
     record: &Record<'_>,
@@ -115,7 +114,6 @@ fn g4_what_a_wrong_clock_was_refused_for_says_nothing_of_rows_of_the_right_time(
     }
 }
 
-/// Also if the clock is set back by less than a minute.
 #[test]
 fn g4_a_row_of_an_earlier_time_than_what_was_too_new_is_sent() {
     let mut inferred = Inferred::default();
@@ -130,7 +128,6 @@ fn g4_a_row_of_an_earlier_time_than_what_was_too_new_is_sent() {
     assert_eq!(judge(&mut inferred, &untimed, now), None, "what has no time is sent");
 }
 
-/// Older records are too old as well.
 #[test]
 fn g4_a_backlog_that_is_too_old_costs_a_few_sessions() {
     let (mut inferred, mut sent) = (Inferred::default(), 0);

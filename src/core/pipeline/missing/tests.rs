@@ -128,7 +128,6 @@ fn topics_that_brokers_create_when_asked_are_waited_for() {
             now += Duration::from_millis(50);
             assert!(topics.present(&name, now).is_some());
         }
-        // A topic long after a flood is waited for.
         assert!(flood(&mut topics, 0) > CREATIONS_MOST / 4);
         let later = NOW * 100;
         assert_eq!(absent(&mut topics, "new", later), TopicDecision::Wait);
@@ -162,7 +161,6 @@ fn g4_a_list_of_all_topics_answers_for_those_that_nobody_creates() {
     };
     assert_eq!(rejection.code, RejectionCode::MissingTopic);
     assert!(rejection.reason.ends_with("not among those that the brokers show us"));
-    // A list omits forbidden topics.
     topics.absent("secret", TopicFault::Forbidden, NOW);
     let (TopicDecision::Reject(rejection), _) = topics.unlisted("secret", false, NOW + ASK_AGAIN)
     else {

@@ -29,7 +29,7 @@ fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
     ticket
 }
 
-/// A session in which these records were refused; returns whether that was news.
+/// Returns whether the refusals were news.
 fn session(suspects: &mut Suspects, blamed: &[(&[u8], bool, Option<Rejection>)]) -> bool {
     let mut ledger = Ledger::new(Budget::default());
     ledger.begin(row().commit_lsn, row().commit_time.unix_us()).unwrap();
@@ -103,7 +103,6 @@ fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
     suspects.passed(Lsn::new(101));
     let judged = suspects.judge((row(), 0), &record(b"larger"));
     assert_eq!(judged.unwrap_err().code, RejectionCode::Refused, "its bytes are kept");
-    // A shorter dead letter replaces it.
     let LetterTreatment::Refused(refusal, RefusalCause::Size) =
         suspects.judge_letter((row(), 0), &record(b"larger"))
     else {
@@ -238,7 +237,6 @@ fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
     }
 }
 
-/// A session that polls these transactions, which are all refused.
 fn polled(suspects: Suspects, first: u64, rows: &[(u32, &[u8], bool)]) -> Suspects {
     let mut suspects = suspects.by_row();
     let mut ledger = Ledger::new(Budget::default());

@@ -1,7 +1,6 @@
 //! Parses a JSON payload, and writes it by its shape like Debezium.
 //!
-//! Output: JSON, or Java's text of Connect's structs and lists. Floating-point numbers are printed
-//! as in Java.
+//! Floating-point numbers are printed as in Java.
 
 use super::number::write_double;
 use super::shape::Shape;
@@ -17,8 +16,8 @@ pub(in crate::route) fn parse(text: &str) -> Option<Json> {
     Json::parse_first(text.as_bytes()).ok()
 }
 
-/// Every object of an array gets the members of all, so the result may grow far. The JSON is cut
-/// off once `out` has more than `bytes_max` bytes.
+/// Every object of an array gets the members of all, so the result may grow far. It is cut off
+/// beyond `bytes_max`.
 pub(in crate::route) fn write_json(
     out: &mut Vec<u8>,
     json: &Json,
