@@ -1,8 +1,7 @@
 //! Turns an outbox row into a Kafka record, or into a rejection.
 //!
-//! Input: rows borrowed from `outbox`. Output: a [`Record`] that borrows the frame and the router's
-//! scratch buffer, or a [`Rejection`], which becomes a dead letter. Every row is one or the other,
-//! unless a rule drops it (G4), whatever bytes it contains (G7).
+//! Every row becomes a [`Record`], which borrows the frame and the router's scratch buffer, or a
+//! [`Rejection`], unless a rule drops it (G4), whatever bytes it contains (G7).
 
 mod array;
 mod cloudevents;

@@ -13,7 +13,7 @@ use super::trace::{TRACEPARENT_HEADER, TraceContext};
 pub type Headers<'a> = SmallVec<[(&'a str, Option<&'a [u8]>); 8]>;
 
 /// Upper bound for a record alone in its batch: 61 bytes of batch header and about 35 of lengths,
-/// offsets and timestamps (record format 2), rounded up.
+/// offsets and timestamps (record format 2).
 pub(super) const RECORD_OVERHEAD_BYTES: usize = 128;
 
 /// Two lengths of up to 5 bytes.
@@ -39,7 +39,7 @@ pub struct Record<'a> {
     pub timestamp_ms: i64,
 }
 
-/// Hash that recognises a record. The brokers' reports contain neither headers nor timestamp.
+/// Hash of what the brokers' reports contain; no headers and timestamp.
 pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, key, value).hash(&mut hasher);
@@ -47,7 +47,7 @@ pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 
 }
 
 impl Record<'_> {
-    /// Bytes of key, value and headers, for the in-flight budget.
+    /// Bytes for the in-flight budget.
     pub fn weight(&self) -> usize {
         let header =
             |(name, value): &(&str, Option<&[u8]>)| name.len() + value.map_or(0, <[u8]>::len);

@@ -1,7 +1,7 @@
 //! Converts a column's value to bytes for Kafka.
 //!
-//! Output: a `Part`, which locates the bytes: Postgres's text, or the raw bytes of a `bytea`.
-//! Without conversion, a value is a slice of the frame; others are in a reused buffer.
+//! Output: a `Part`, which locates Postgres's text or a `bytea`'s raw bytes, in the frame or in a
+//! reused buffer.
 
 use std::io::Write as _;
 
@@ -59,7 +59,6 @@ pub(super) enum Unreadable {
     NoSchema,
 }
 
-/// Converted bytes are appended to `scratch`.
 pub(super) fn render(value: Value<'_>, scratch: &mut Vec<u8>) -> Result<Part, Unreadable> {
     let (bytes, type_oid, format) = match value {
         Value::Absent => return Ok(Part::Absent),
@@ -80,7 +79,6 @@ pub(super) fn render(value: Value<'_>, scratch: &mut Vec<u8>) -> Result<Part, Un
     Ok(Part::Scratch { start, end: scratch.len() })
 }
 
-/// `None`: appended to `scratch`.
 fn binary(bytes: &[u8], type_oid: u32, scratch: &mut Vec<u8>) -> Result<Option<Part>, Unreadable> {
     match type_oid {
         oid::BYTEA | oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME | oid::JSON | oid::XML => {

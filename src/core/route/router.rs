@@ -1,8 +1,7 @@
 //! Makes the Kafka record of an outbox row, or explains why there is none.
 //!
-//! Input: a row. Output: a record that borrows the row and this router's scratch buffer; `None` if
-//! a rule drops the row; or a rejection. [`position_text`] prints the position with which consumers
-//! drop repeats.
+//! A record borrows the row and this router's scratch buffer. [`position_text`] prints the position
+//! with which consumers drop repeats.
 
 use super::cloudevents;
 use super::datetime;
@@ -55,7 +54,7 @@ pub struct Router {
     pub(super) letter_source: Vec<Header>,
     pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
     pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,
-    /// Parts of the last row; reused, so that a row allocates nothing.
+    /// Reused, so that a row allocates nothing.
     pub(super) found: Found,
 }
 
@@ -77,7 +76,7 @@ struct Routed {
     timestamp_ms: i64,
 }
 
-/// Capacity kept between rows, so that a huge row does not hold its memory.
+/// A huge row does not hold its memory.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
 impl Router {
@@ -85,7 +84,7 @@ impl Router {
     ///
     /// # Panics
     ///
-    /// If parts and headers do not agree: a bug in this file.
+    /// If parts and headers do not agree: a bug.
     pub fn route<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<Record<'a>>, Rejection> {
         let mut scratch = std::mem::take(&mut self.found.scratch);
         scratch.clear();
@@ -134,7 +133,7 @@ impl Router {
     }
 
     /// Prefers the reason that forbids sending the letter again: consumers would misread text in
-    /// the database's encoding. A cut letter is not sent again anyway.
+    /// the database's encoding.
     #[cold]
     fn foremost(&self, row: &OutboxRow<'_>, found: Rejection) -> Rejection {
         if !row.has_untranslatable() {
@@ -336,8 +335,8 @@ impl HeaderSource {
 
 const POSITION_TEXT_BYTES: usize = 27;
 
-/// A position that sorts as bytes: 16 upper-case hexadecimal digits of the commit LSN, a point, 10
-/// decimal digits of the row's index, for example `000000016B374D84.0000000003`.
+/// A position that sorts as bytes: 16 hexadecimal digits of the commit LSN, a point, 10 decimal
+/// digits of the row's index, for example `000000016B374D84.0000000003`.
 pub fn position_text(position: Position) -> [u8; POSITION_TEXT_BYTES] {
     let mut text = [b'.'; POSITION_TEXT_BYTES];
     let (lsn, rest) = text.split_at_mut(16);

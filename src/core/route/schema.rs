@@ -1,7 +1,6 @@
 //! Writes a column's schema like Debezium's connector.
 //!
-//! The schema has Debezium's semantic name, for example `io.debezium.time.Date`. Unlike Debezium it
-//! omits defaults and the values of an enum.
+//! Unlike Debezium, it omits defaults and the values of an enum.
 
 use super::column::{Kind, precision};
 use super::debezium_time::is_in_milliseconds;
@@ -9,7 +8,6 @@ use super::format::ColumnStyle;
 use super::json::{Attributes, begin, end, write_scalar};
 use crate::outbox::{Declared, type_oid as oid};
 
-/// `kind`: the kind of the written value.
 pub(super) fn write_column(
     out: &mut Vec<u8>,
     declared: Declared,

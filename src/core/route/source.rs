@@ -1,6 +1,4 @@
 //! Reads the columns that the router needs.
-//!
-//! A rejection names a column that is missing, NULL or unreadable.
 
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, render};
@@ -10,7 +8,7 @@ use crate::outbox::{ColumnSlot, Declared, OutboxRow, Value};
 pub(super) struct SourceColumn {
     pub(super) slot: ColumnSlot,
     pub(super) column: String,
-    /// True if a row without the column is rejected.
+    /// Whether a row needs the column.
     pub(super) is_required: bool,
 }
 

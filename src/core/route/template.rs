@@ -1,8 +1,7 @@
 //! Builds a topic name from the routing column's value.
 //!
-//! Input: the settings `regex` and `topic`, then values. Output: a [`TopicTemplate`], then names,
-//! which may be illegal. The rules are Kafka Connect's (RegexRouter), as in Debezium's EventRouter:
-//! if the whole value matches, its first match is replaced; another value is itself the name.
+//! The rules are Kafka Connect's (RegexRouter), as in Debezium's EventRouter: if the whole value
+//! matches, its first match is replaced; another value is itself the name.
 
 use super::java_regex::{Captures, Matcher, Undecided};
 use super::spec::RouteSpecError;
@@ -45,8 +44,8 @@ impl TopicTemplate {
         Ok(Self { pattern, pieces: Replacement { topic, groups }.parse()? })
     }
 
-    /// The only possible name, if there is one. For example, `|.*` matches nothing at first, so the
-    /// value is appended.
+    /// The only possible name, if any. For example, `|.*` matches nothing at first, so the value is
+    /// appended.
     pub fn fixed(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Literal(text)] => Some(text),
@@ -144,7 +143,6 @@ impl Replacement<'_> {
         Ok(pieces)
     }
 
-    /// The group after a `$`, and the remaining text.
     fn reference<'b>(
         &self,
         rest: &str,

@@ -1,7 +1,6 @@
 //! Validates topic names: legal in Kafka, not reserved, and allowed.
 //!
-//! A name that Kafka treats as equal to a reserved one is reserved too, because topics may not
-//! differ only in `.` and `_`.
+//! A name that Kafka treats as equal to a reserved one is reserved too.
 
 use crate::outbox::glob;
 
@@ -83,8 +82,7 @@ pub fn check_beginning(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The form that Kafka compares (`org.apache.kafka.common.internals.Topic.hasCollision`). Only one
-/// topic per form can exist.
+/// The form that Kafka compares (`org.apache.kafka.common.internals.Topic.hasCollision`).
 pub fn as_compared(name: &str) -> String {
     name.replace('.', "_")
 }

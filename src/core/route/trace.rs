@@ -1,13 +1,11 @@
 //! Reads a W3C trace context from a column, and from a header.
 //!
-//! Input: a bare `traceparent`, or Java properties as Debezium's outbox libraries write them
-//! (`traceparent=00-..`). Output: the value for one header, without validation; a [`TraceContext`]
-//! of a header.
+//! A column has a bare `traceparent`, or Java properties as Debezium's outbox libraries write them
+//! (`traceparent=00-..`). The value for a header is not validated.
 
 /// Header of W3C Trace Context.
 pub const TRACEPARENT_HEADER: &str = "traceparent";
 
-/// Only properties contain it.
 pub(super) const TRACESTATE_HEADER: &str = "tracestate";
 
 /// Version 00: `00-` trace id `-` span id `-` flags. Later versions start in this way.
@@ -49,7 +47,6 @@ impl TraceContext {
     }
 }
 
-/// As many lower-case digits as `bytes` needs.
 fn decode(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -95,8 +92,7 @@ fn value(rest: &[u8]) -> &[u8] {
     separated.unwrap_or(rest).trim_ascii_start()
 }
 
-/// Removes the backslashes of `Properties.store`. Trace context is ASCII, so `\uXXXX` does not
-/// occur.
+/// Removes the backslashes of `Properties.store`. Trace context is ASCII.
 fn unescape(value: &[u8], out: &mut Vec<u8>) {
     let mut bytes = value.iter();
     while let Some(byte) = bytes.next() {

@@ -1,8 +1,7 @@
 //! Writes keys, values and headers in the configured format.
 //!
-//! Input: a row, and the columns of its key, payload, headers and envelope (columns beside the
-//! payload). Output: a `Part` with the bytes of Kafka Connect's converters after Debezium's router.
-//! Content that the format cannot represent is a rejection (G4).
+//! The bytes are those of Kafka Connect's converters after Debezium's router. An envelope has
+//! columns beside the payload. Content that the format cannot represent is a rejection (G4).
 
 use super::array;
 use super::column::{self, Kind};
@@ -23,7 +22,7 @@ use crate::outbox::{Declared, OutboxRow, Value, type_oid};
 pub(super) struct Encoder {
     pub(super) format: FormatSpec,
     pub(super) payload: SourceColumn,
-    /// The column of `route.by`, for the envelope schema's name.
+    /// For the envelope schema's name.
     pub(super) by: SourceColumn,
     pub(super) envelope: Vec<NamedColumn>,
     pub(super) schema_version: Option<SourceColumn>,
@@ -112,7 +111,6 @@ impl Encoder {
         Part::Scratch { start, end: scratch.len() }
     }
 
-    /// Text, or bytes in the configured form.
     fn verbatim(
         &self,
         row: &OutboxRow<'_>,
@@ -211,7 +209,7 @@ impl Encoder {
         Ok(Part::Scratch { start, end: scratch.len() })
     }
 
-    /// A column other than the payload is expanded only if it is a document.
+    /// Only a document is expanded.
     fn item<'a>(
         &self,
         row: &OutboxRow<'a>,

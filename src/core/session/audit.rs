@@ -15,7 +15,6 @@ pub enum Audit {
 }
 
 impl Session {
-    /// Queues a dead letter, or an audit entry.
     pub(super) fn keep(&mut self, answer: Answer) {
         match answer {
             Answer::Stored => {}

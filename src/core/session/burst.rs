@@ -1,18 +1,16 @@
-//! Limits the frames between two turns with confirmations and status updates.
-//!
-//! Input: the number of buffered bytes, and the time. Output: [`Work`].
+//! Limits the frames of one turn.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
 /// Bytes to process before the next read. A unix socket's default buffer holds about 80 kB of small
-/// messages, so the server would otherwise stop.
+/// messages.
 const REFILL_BYTES: usize = 16 * 1024;
 /// Buffered bytes above which this turn does not read again.
 const BURST_BYTES: usize = 1024 * 1024;
-/// Longest turn. Rows whose topics require a broker query take milliseconds each, and signals,
-/// heartbeats and metrics must not wait.
+/// Rows whose topics require a broker query take milliseconds each, and signals, heartbeats and
+/// metrics must not wait.
 const BURST_MAX: Duration = Duration::from_millis(50);
 
 /// What to do before the next frame.
@@ -62,7 +60,6 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// Processes `total` bytes in frames of `frame` bytes, and counts reads.
     fn reads(total: usize, frame: usize, each: Duration) -> (usize, usize) {
         let (mut now, mut left, mut reads) = (Instant::START, total, 0);
         let mut burst = Burst::begin(now);

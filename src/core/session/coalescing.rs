@@ -1,12 +1,8 @@
 //! Reads the socket at once under light load, and in batches under heavy load.
 //!
-//! Input: size and time of each read. Output: whether to process the buffer, or the wait before the
-//! next read.
-//!
-//! Measured with PostgreSQL 15 on 2 cores: the walsender issues one `send` per message, each of
-//! which wakes an eager reader. A reader that sleeps 100-300 us halves the walsender's cost over
-//! TCP, and rows handed over in one burst share produce requests. Only a sleep of the socket's own
-//! thread achieves this, not an event loop's timer.
+//! Measured with PostgreSQL 15 on 2 cores: the walsender issues one `send` per message, which wakes
+//! an eager reader. A reader that sleeps 100-300 us halves the walsender's cost over TCP, and rows
+//! of one burst share produce requests. Only a sleep of the socket's own thread achieves this.
 
 use std::time::Duration;
 
@@ -15,8 +11,7 @@ use crate::time::Instant;
 /// How the socket is read under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoalescingProfile {
-    /// Shortest wait between reads; short for a unix socket, whose buffer holds a few hundred
-    /// messages.
+    /// Shortest wait between reads. A unix socket's buffer holds only a few hundred messages.
     pub delay: Duration,
     /// Longest batch of reads.
     pub batch_max: Duration,
@@ -25,9 +20,9 @@ pub struct CoalescingProfile {
 }
 
 /// Bytes per millisecond (about four small rows) below which immediate reads cost little. Above,
-/// wake-ups cost an eager reader 10 to 20 us per row, and the server as much.
+/// wake-ups cost an eager reader 10 to 20 us per row.
 const SLOW_BYTES_PER_MS: usize = 2 * 1024;
-/// Bytes per millisecond (about twenty small rows) above which batches are longer.
+/// About twenty small rows, above which batches are longer.
 const FAST_BYTES_PER_MS: usize = 10 * 1024;
 /// Age of rows that have already waited in the log.
 const BEHIND: Duration = Duration::from_millis(100);
@@ -59,7 +54,7 @@ impl ReadCoalescing {
         Self { profile, window_start: now, window_bytes: 0, bytes_per_ms: 0, batch_start: None }
     }
 
-    /// Wait before the next read; `None`: process the buffer.
+    /// `None`: process the buffer.
     pub(super) fn after_read(&mut self, now: Instant, read: SocketRead) -> Option<Duration> {
         self.count(now, read.bytes);
         let CoalescingProfile { delay, batch_max, batch_bytes } = self.profile;
@@ -109,7 +104,6 @@ mod tests {
     const LIVE: Duration = Duration::from_millis(1);
     const OLD: Duration = Duration::from_secs(5);
 
-    /// Simulates a thousand reads, one every `step`.
     fn drive(
         reads: &mut ReadCoalescing,
         step: Duration,

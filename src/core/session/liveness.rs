@@ -1,18 +1,17 @@
 //! Detects that the Postgres server no longer answers.
 //!
-//! Input: when a keepalive was requested, and the result of each read. Output: the server's
-//! silence, if too long. `TimeoutEscalation` doubles the timeout after silence without progress,
-//! because a large decoding may be the reason. Time without reads does not count.
+//! `TimeoutEscalation` doubles the timeout after silence without progress, because a large decoding
+//! may be the reason. Time without reads does not count.
 
 use std::time::Duration;
 
 use crate::lsn::Lsn;
 use crate::time::Instant;
 
-/// Unanswered heartbeats until the server counts as gone. A live walsender answers within a round
-/// trip, unless it decodes something large that it does not publish.
+/// A live walsender answers within a round trip, unless it decodes something large that it does not
+/// publish.
 const HEARTBEATS: u32 = 3;
-/// Minimum: a busy server or its disk may stall for seconds.
+/// A busy server or its disk may stall for seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
 /// 2^6 is more than half an hour with the usual heartbeat.
 const DOUBLINGS_MAX: u32 = 6;
@@ -38,7 +37,6 @@ impl Liveness {
         self.asked = None;
     }
 
-    /// Handles a read; returns a silence that exceeds the timeout.
     pub(super) fn heard(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
         if bytes > 0 {
             self.rest();
@@ -61,8 +59,7 @@ pub struct TimeoutEscalation {
 }
 
 impl TimeoutEscalation {
-    /// Handles an end in silence. Without progress since the last one, the server's work is slow,
-    /// not the network.
+    /// Handles an end in silence. Without progress the server's work is slow, not the network.
     pub fn silent(&mut self, settled: Lsn) {
         if settled > self.settled {
             *self = Self { settled, doublings: 0 };

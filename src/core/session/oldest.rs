@@ -1,7 +1,6 @@
-//! Keeps the commit time of the oldest undelivered transaction across sessions, for a metric.
+//! Keeps the commit time of the oldest undelivered transaction across sessions.
 //!
-//! A transaction that a session left counts until it is settled, or until the next session has read
-//! as far.
+//! A transaction of an earlier session counts until it is settled, or read again.
 
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
@@ -9,7 +8,7 @@ use crate::pipeline::Mark;
 /// The oldest transaction of earlier sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Oldest {
-    /// Commit time in Unix microseconds, and the position that settles everything the session read.
+    /// Commit time, and the position that settles everything the session read.
     left: Option<(i64, Lsn)>,
 }
 
@@ -28,8 +27,8 @@ impl Oldest {
         Self { left: self.left.filter(|(_, until)| position < *until) }
     }
 
-    /// Commit time of the oldest transaction. A session reads in order, so its own oldest, if any,
-    /// comes first.
+    /// Commit time of the oldest transaction. A session reads in order, so its own oldest comes
+    /// first.
     pub fn with(self, settled: Lsn, oldest_us: Option<i64>) -> Option<i64> {
         oldest_us.or_else(|| self.settled(settled).time_us())
     }
@@ -52,7 +51,6 @@ mod tests {
     #[test]
     fn what_a_session_left_keeps_its_age_until_it_is_settled() {
         assert_eq!(left().time_us(), Some(7));
-        // The session failed before it read that far.
         let failed = left().after(Lsn::ZERO, Mark::default(), None);
         assert_eq!(failed.time_us(), Some(7));
         assert_eq!(failed.with(Lsn::new(150), None), Some(7));

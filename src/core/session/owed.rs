@@ -1,7 +1,6 @@
 //! Counts the records that Postgres would send again after a stop.
 //!
-//! Input: how each session ended, and how far any relay acknowledged the slot. Output: [`Owed`]. A
-//! record counts as confirmed only if this relay or its successor confirmed it (G8). With
+//! A record counts as confirmed only if this relay or its successor confirmed it (G8). With
 //! exactly-once delivery nothing is owed once a later producer has fenced the session's own,
 //! because its open transaction is aborted.
 
@@ -18,13 +17,12 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// The debt after a session that settled up to `settled`, sent everything before `reached`, and
-    /// left `unconfirmed` records. A transaction sent in part is sent again with its confirmed
-    /// records.
+    /// The debt after a session that settled up to `settled` and sent everything before `reached`.
+    /// A transaction in parts is sent again with its confirmed records.
     ///
     /// # Panics
     ///
-    /// If unconfirmed records do not lie beyond the settled position.
+    /// If unconfirmed records are settled.
     #[must_use]
     pub fn after(self, settled: Lsn, reached: Mark, unconfirmed: u64) -> Self {
         let rest = self.settled(settled);
@@ -81,14 +79,14 @@ impl Session {
         self.owed.after(self.pipeline.settled(), Mark { part, ..reached }, self.unconfirmed())
     }
 
-    /// The debt when the session ends: unconfirmed records, and rows whose acknowledgement Postgres
-    /// may not have received.
+    /// The debt when the session ends, including acknowledgements that Postgres may not have
+    /// received.
     pub fn leaves(&self, sink: &impl Sink) -> Owed {
         let owed = self.owed(sink);
         let settled = self.settled(sink);
         let told =
             self.pipeline.last_row().filter(|last| self.limits.acknowledge && *last < settled);
-        // If the next session resumes from Kafka, Postgres need not have received it.
+        // A session that resumes from Kafka needs no acknowledgement.
         let told = told.filter(|last| sink.kept().is_none_or(|kept| kept <= *last));
         told.map_or(owed, |last| owed.told(last))
     }

@@ -39,7 +39,7 @@ pub(super) enum Reading {
 }
 
 impl Phase {
-    /// The phase after a reason to end; repeated calls change nothing.
+    /// Repeated calls change nothing.
     pub(super) fn towards(self, end: End, grace: Duration, now: Instant) -> Self {
         match self {
             Self::Streaming => Self::Ending { end, deadline: now + grace },

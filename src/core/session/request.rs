@@ -1,14 +1,13 @@
 //! Requests from outside to a session.
 //!
-//! [`Requested`] decides whether the relay must end between sessions. A paused session keeps its
-//! stream but takes no frames.
+//! A paused session keeps its stream but takes no frames.
 
 use std::time::Duration;
 
 use super::owed::Owed;
 
-/// Shortest streaming time before new routes end a session, so that repeated reloads do not stop
-/// delivery: a change of sessions takes 0.1 s, up to a second with transactions.
+/// Shortest streaming time before new routes end a session. A change of sessions takes 0.1 s, up to
+/// a second with transactions, so repeated reloads would stop delivery.
 const RECONFIGURES_AFTER: Duration = Duration::from_secs(2);
 
 /// A request to a session.
@@ -16,8 +15,8 @@ const RECONFIGURES_AFTER: Duration = Duration::from_secs(2);
 pub enum ControlRequest {
     /// Continue.
     Run,
-    /// End for new routes, after the open transaction. There is no time limit if a transaction
-    /// would otherwise be routed in two ways.
+    /// End for new routes, after the open transaction and without a time limit: a transaction must
+    /// not be routed in two ways.
     Reconfigure,
     /// Postgres is shutting down, and a `fast` stop waits for the stream: confirm within seconds,
     /// close, reconnect.
@@ -49,7 +48,7 @@ impl Requested {
         Self { request: if is_early { ControlRequest::Run } else { self.request }, ..self }
     }
 
-    /// True if nothing is left to confirm after a request to stop, or no time remains.
+    /// True if a requested stop has nothing left to confirm, or no time.
     pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
         match self.request {
             ControlRequest::Run | ControlRequest::Reconfigure | ControlRequest::ServerShutdown => {

@@ -1,15 +1,13 @@
 //! Ends the relay if the brokers store nothing for too long.
 //!
-//! Input: the state of the connection and the ledger, a few times per second. Output: the error at
-//! the limit, and the time since the last confirmation. A large transaction is not a stall while
-//! its records are confirmed.
+//! A large transaction is not a stall while its records are confirmed.
 
 use std::time::Duration;
 
 use crate::ledger::LedgerProgress;
 use crate::time::Instant;
 
-/// Most time counted between two checks, because a suspended process has not waited.
+/// A suspended process has not waited.
 const STEP_MAX: Duration = Duration::from_secs(1);
 
 /// Nothing was confirmed within the limit.
@@ -37,7 +35,7 @@ pub struct StallDetector {
     away: Duration,
     last_look: Option<Instant>,
     progress: LedgerProgress,
-    /// Time during which answering brokers confirmed nothing of the oldest transaction.
+    /// Time in which answering brokers confirmed nothing of the oldest transaction.
     stuck: Duration,
     unconfirmed_for: Duration,
 }

@@ -22,7 +22,6 @@ const LIMITS: Limits = Limits {
     acknowledge: true,
 };
 
-/// Confirms on request.
 #[derive(Default)]
 struct TestSink {
     sent: Vec<(OwnedRecord, crate::ledger::Ticket)>,
@@ -30,7 +29,6 @@ struct TestSink {
     confirms: bool,
     /// True while a Kafka transaction ends.
     commits: bool,
-    /// True like a sink that stores progress.
     ends_within: bool,
 }
 
@@ -237,7 +235,6 @@ fn a_frame_that_is_there_already_waits_for_nothing() {
 
 #[test]
 fn g8_a_drain_that_wants_no_frame_leaves_the_stream_alone() {
-    // Frames read, and whether the Kafka transaction is ending.
     for (frames, commits, streaming, draining) in [
         (4, false, Next::Read(CONFIRM_TICK), Next::Wait(CONFIRM_TICK)),
         (4, true, Next::Refill(COMMIT_TICK), Next::Wait(COMMIT_TICK)),
@@ -269,8 +266,7 @@ fn g6_routes_change_between_two_transactions() {
         session.confirm(at(INTERVAL), &mut sink).unwrap();
         session.advance(at(INTERVAL), &mut sink).unwrap();
         assert_eq!(session.ended(at(INTERVAL), &sink), Ok(None), "the transaction is open");
-        // A transaction that may be stored in part has no deadline, because its rest would use
-        // other routes.
+        // Its rest would use other routes, so there is no deadline.
         let late = at(INTERVAL + GRACE);
         let ended = if ends_within { None } else { Some(End::Reconfigured) };
         assert_eq!(session.ended(late, &sink), Ok(ended));

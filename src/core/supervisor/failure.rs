@@ -1,7 +1,6 @@
-//! Defines the types that tell the supervisor how a session failed and what it left.
+//! How a session failed and what it left.
 //!
-//! [`SessionFailure`] and [`SinkFault`] classify errors by the supervisor's next action; the caller
-//! keeps the texts.
+//! Errors are classified by the supervisor's next action; the caller keeps the texts.
 
 use std::time::Duration;
 
@@ -60,7 +59,7 @@ pub enum SinkFault {
 }
 
 impl SinkFault {
-    /// True if the same records may fail again without an outage.
+    /// True if the same records may fail again.
     pub(super) const fn may_repeat(self) -> bool {
         matches!(self, Self::Fatal | Self::Late | Self::Refused)
     }

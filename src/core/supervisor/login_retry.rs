@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Refusals further apart than this (back-off not counted): a login succeeded between them.
+/// If refusals are further apart (without back-off), a login succeeded between them.
 const TOGETHER: Duration = Duration::from_mins(2);
 
-/// Time for which logins have been refused.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoginRetry {
     refused: Option<(Instant, Instant)>,

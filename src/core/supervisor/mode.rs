@@ -1,8 +1,6 @@
 //! Chooses a session's mode, which changes how records are sent up to a position.
 //!
-//! Input: how far behind the slot is, and how sessions end. Output: a [`SessionMode`], which the
-//! caller turns into producer settings. Sessions that keep ending at one position because of the
-//! producer lead to `Cautious` (G4).
+//! Sessions that keep ending at one position because of the producer lead to `Cautious` (G4).
 
 use super::failure::SinkFault;
 use crate::lsn::Lsn;
@@ -10,8 +8,8 @@ use crate::lsn::Lsn;
 /// A backlog of this size takes seconds, so a row's wait for its batch does not matter.
 const BACKLOG_BYTES: u64 = 64 << 20;
 
-/// Log that the server may decode again after the backlog. If decoding took longer, another backlog
-/// would build up each time.
+/// Log that the server may decode again after the backlog. Otherwise another backlog would build up
+/// each time.
 const DECODED_AGAIN_BYTES_MAX: u64 = 128 << 20;
 
 /// A slot's positions.
@@ -63,7 +61,6 @@ impl SessionMode {
         (is_long && is_near).then_some(Self { kind: ModeKind::Backlog, until: slot.log_end })
     }
 
-    /// True if a failure requires this mode.
     pub(super) const fn is_for_an_end(self) -> bool {
         matches!(self.kind, ModeKind::Small | ModeKind::Cautious)
     }
@@ -79,12 +76,11 @@ pub(super) struct RepeatedFailures {
     ended: u32,
 }
 
-/// Sessions that may end at one position before single records are sent. A broker's replacement can
+/// Sessions that may end at one position before records are sent singly. A broker's replacement can
 /// end two.
 const ENDS_MAX: u32 = 3;
 
 impl RepeatedFailures {
-    /// The mode required after a session failed with `fault`.
     pub(super) fn after(
         &mut self,
         fault: SinkFault,
@@ -159,7 +155,7 @@ mod tests {
         assert_eq!(kinds, [None, None, cautious, cautious, cautious, cautious]);
     }
 
-    /// Throttling brokers took longer than allowed for 24 MiB in one Kafka transaction.
+    /// Throttling brokers took too long for 24 MiB in one Kafka transaction.
     #[test]
     fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
         let mut narrowing = RepeatedFailures::default();

@@ -1,9 +1,6 @@
 //! Remembers what the brokers refused, so that the next session does not fail in the same way.
 //!
-//! Input: a [`RefusedBatch`], and how far the session settled. Output: [`Suspects`], a smaller
-//! largest batch, topics whose settings may explain the refusal, and whether to start the next
-//! session at once. Batches become smaller only for a topic that stores single records, and for an
-//! hour (G4).
+//! Batches become smaller only for a topic that stores single records, and for an hour (G4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,14 +11,14 @@ use crate::mutants::{self, Mutant};
 use crate::pipeline::{Blame, RefusalAnalysis, RefusalCause, Suspects};
 use crate::time::Instant;
 
-/// Time for which all batches respect one topic's limit. Later sessions may probe it again.
+/// Later sessions may probe the limit again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     suspects: Suspects,
     small_batches: Option<SmallBatches>,
-    /// Refusing topics, with the time when their settings were queried.
+    /// Time when a topic's settings were queried.
     topics: BTreeMap<String, Instant>,
     /// Position settled by the last fruitful session, and the sessions since.
     fruitless: (Lsn, u32),

@@ -1,8 +1,7 @@
-//! Infers the schema of a JSON document like Debezium: one type per member and per array.
+//! Infers the schema of a JSON document like Debezium.
 //!
-//! Output: a `Shape`, or `Mixed`, for which Debezium forwards the text unchanged. Nulls and empty
-//! arrays have no type and are omitted, unless they are kept or a sibling has a type. All objects
-//! of an array get the members of all of them.
+//! `Mixed` means that Debezium forwards the text unchanged. Nulls and empty arrays are omitted,
+//! unless they are kept or a sibling has a type. All objects of an array get the members of all.
 
 use std::collections::HashMap;
 
@@ -30,9 +29,8 @@ pub(in crate::route) enum Shape {
 #[derive(Debug, Clone, Default)]
 pub(in crate::route) struct Members {
     pub(in crate::route) shapes: Vec<(String, Shape)>,
-    /// Avoids quadratic time for large objects.
     places: HashMap<String, usize>,
-    /// True if objects with different members were merged; Connect's schema then is not optional.
+    /// True if objects with different members were merged.
     pub(in crate::route) are_merged: bool,
 }
 
@@ -73,7 +71,6 @@ pub(in crate::route) struct Inference {
     pub(in crate::route) empty_arrays: Kept,
 }
 
-/// Elements of several kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::route) struct Mixed;
 
@@ -138,7 +135,7 @@ impl Inference {
     fn nested(self, first: &Json, elements: &[Json]) -> Result<Shape, Mixed> {
         let mut shape = self.shape(first)?.ok_or(Mixed)?;
         if first.is_array() {
-            // Without the first: the work would double with every level.
+            // The work would double with every level.
             let others = elements.iter().filter(|element| !std::ptr::eq(*element, first));
             for element in others.filter(|element| element.is_array()) {
                 if let Some(other) = self.shape(element)? {
@@ -159,7 +156,6 @@ fn number_shape(number: &Number) -> Shape {
     }
 }
 
-/// The property that must agree between elements.
 fn kind(json: &Json) -> u8 {
     match json {
         Json::Null => 0,

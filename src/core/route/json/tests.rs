@@ -51,7 +51,7 @@ fn nulls_and_empty_arrays_are_dropped_or_kept() {
 
 #[test]
 fn deep_documents_take_no_longer_than_wide_ones() {
-    // Every level is visited once: twice would be 2^120 steps.
+    // Twice would be 2^120 steps.
     let arrays = format!("{}1{}", "[".repeat(120), "]".repeat(120));
     assert_eq!(expanded(&arrays, DROP).as_deref(), Some(arrays.as_str()));
 }
@@ -78,7 +78,7 @@ fn objects_of_one_array_have_the_members_of_all() {
         (r#"{"f":[{"x":[]},{"x":[1]}]}"#, r#"{"f":[{"x":[]},{"x":[1]}]}"#),
         (r#"{"o":[{"p":null},{"p":1}]}"#, r#"{"o":[{"p":null},{"p":1}]}"#),
         (r#"{"a":[{"x":[]},{"y":1}]}"#, r#"{"a":[{"y":null},{"y":1}]}"#),
-        // Debezium loses `q` here, because it uses one element's members for all.
+        // Debezium loses `q`, because it uses one element's members for all.
         (
             r#"{"o":[{"p":{"q":1}},{"p":{"r":2}}]}"#,
             r#"{"o":[{"p":{"q":1,"r":null}},{"p":{"q":null,"r":2}}]}"#,

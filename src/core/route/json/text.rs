@@ -45,7 +45,6 @@ fn escape(out: &mut Vec<u8>, character: char) {
     out.extend([b'\\', short]);
 }
 
-/// Padded base64.
 pub(in crate::route) fn base64(out: &mut Vec<u8>, bytes: &[u8], for_urls: bool) {
     let digit = |bits: u32| {
         let Some(&digit) = BASE64.get((bits & 63) as usize) else {

@@ -10,7 +10,6 @@ use crate::route::{DestinationSpec, PatternSpec, RuleAction, RuleSpec};
 
 const LARGE: &[u8] = &[b'x'; 100_000];
 
-/// The dead letter of a case's excerpt, unless a rule dropped it.
 fn routed(case: &Case) -> Option<OwnedRecord> {
     let mut spec = spec();
     let mut router = Router::compile(&case.spec, &mut spec).expect("compiles");
@@ -102,7 +101,6 @@ fn g4_a_rule_drops_a_large_row_only_when_it_sees_all_that_it_looks_at() {
     let mut case = Case::new(by("aggregate_type", RuleAction::Drop));
     case.row[4] = Text(LARGE);
     assert_eq!(routed(&case), None);
-    // Earlier rules and the default's column may decide.
     case.row[3] = Text(LARGE);
     assert!(routed(&case).is_some());
     let to = DestinationSpec { topic: Some("orders".to_owned()), ..DestinationSpec::default() };
