@@ -4,7 +4,7 @@
 //! repeats, the last value replaces the first.
 //!
 //! `serde_json` offers this tree behind two features, which Cargo would enable for the whole
-//! program. They change what an application's own types accept.
+//! program. These features change the types that an application accepts.
 
 use indexmap::IndexMap;
 

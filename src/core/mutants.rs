@@ -3,20 +3,20 @@
 //! Without the feature `mutants` the compiler removes the checks. Tests of other crates use this
 //! module.
 
-/// One deliberate bug.
+/// A deliberate bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// The watermark passes a transaction with unconfirmed records.
+    /// The watermark passes unconfirmed records.
     SettlesUnconfirmed,
-    /// A transaction with one unconfirmed record counts as confirmed.
+    /// One unconfirmed record does not count.
     CountsOneTooFew,
-    /// A keepalive settles everything before it.
+    /// A keepalive settles everything.
     SettlesKeepalives,
-    /// A keepalive settles nothing, so the log of an idle outbox grows.
+    /// A keepalive settles nothing.
     IgnoresKeepalives,
     /// A refused record counts as stored.
     ForgetsRefused,
-    /// A frame is consumed although its record was not taken.
+    /// An unsent frame is consumed.
     ConsumesUnsent,
     /// The session ignores the budget.
     IgnoresBudget,
@@ -28,11 +28,11 @@ pub enum Mutant {
     EndsUnconfirmed,
     /// A drain ends within a transaction.
     EndsWithinTransaction,
-    /// Records count as stored before their Kafka transaction commits.
+    /// Records count as stored before the commit.
     ConfirmsBeforeCommit,
-    /// A Kafka transaction commits before all reports have arrived.
+    /// A transaction commits before its reports arrive.
     CommitsBeforeReports,
-    /// A commit is trusted although EndTxn may have been sent twice.
+    /// A commit is trusted although EndTxn may repeat.
     TrustsDisturbedCommit,
     /// Progress omits the rows of a split transaction.
     ForgetsPart,
@@ -50,7 +50,7 @@ pub enum Mutant {
     SleepsThroughStop,
     /// Pauses after failures do not grow.
     NeverBacksOff,
-    /// The timeout does not grow for a server that stays silent.
+    /// The timeout does not grow.
     KeepsTimeout,
     /// An unreadable message is retried forever.
     RetriesUnreadable,

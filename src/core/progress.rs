@@ -71,11 +71,11 @@ pub struct Lineage {
 pub struct Since {
     /// The slot's position.
     pub lsn: Lsn,
-    /// No transaction with this or a later 64-bit number had committed. 0: no row precedes the
-    /// start.
+    /// At the start, no transaction with this or a later 64-bit number had committed. 0: no row
+    /// precedes the start.
     pub xid: u64,
-    /// `xid` at the very first start. Earlier rows may never have belonged to the stream. `None`:
-    /// written by an earlier version.
+    /// `xid` at the very first start. Earlier rows may never have belonged to the stream. 0: all
+    /// rows belong to it. `None`: written by an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
 }
@@ -99,7 +99,7 @@ impl Lineage {
         format!("{system}/{database}/{slot}")
     }
 
-    /// The producer's transactional id, by which a later producer fences it.
+    /// The producer's transactional id. A later producer with this id fences it.
     pub fn transactional_id(&self) -> String {
         let Self { system, database, slot, .. } = self;
         format!("postrider.{system}.{database}.{slot}")

@@ -4,7 +4,7 @@
 //! * records of one partition are appended in the order of `send` (G2);
 //! * each accepted ticket is answered exactly once, unless `poll` returns an error;
 //! * `Stored` means that the brokers acknowledged the record under `acks=all` (G1 depends on this);
-//! * no call blocks for longer than a few milliseconds, or 0.1 s while a client connects;
+//! * no call blocks for more than a few milliseconds, or 0.1 s while a client connects;
 //! * a record whose topic does not exist is not accepted, so nothing after it is repeated;
 //! * a sink that stores progress limits acknowledgements by [`Sink::kept`].
 
@@ -49,7 +49,7 @@ pub struct Reached {
     pub settled: Lsn,
     /// Rows are old, so throughput matters more than latency.
     pub behind: bool,
-    /// No frame is taken until a record is confirmed.
+    /// No frame is taken until a confirmation.
     pub pressed: bool,
     /// The session is about to end.
     pub ending: bool,

@@ -182,7 +182,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
     Ok(Resume { mark, check, warnings })
 }
 
-/// The error if rows older than the slot are to be delivered.
+/// The error while older rows are to be delivered.
 pub fn unfinished(progress: &Progress) -> Option<GateError> {
     let slot = progress.lineage.slot.clone();
     let backfill = progress.backfill.as_ref()?;
@@ -202,7 +202,7 @@ pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     }
 }
 
-/// The part of the progress that the log contains, and the position after which some is missing.
+/// Delivered progress in the log, and the position after which some is missing.
 fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Lsn>), GateError> {
     let (mark, timeline) = (progress.mark, progress.lineage.timeline);
     let slot = || now.lineage.slot.clone();

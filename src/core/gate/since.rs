@@ -44,7 +44,6 @@ mod tests {
 
     const SINCE: Since = Since { lsn: Lsn::new(40), xid: 7, began: Some(5) };
 
-    /// A slot at 50, after progress up to `end`.
     fn of(end: u64, change: impl FnOnce(&mut Facts, &mut Progress)) -> Option<Since> {
         let mut now = Facts { confirmed: Lsn::new(50), server: Lsn::new(90), ..Facts::default() };
         let lineage = Lineage { since: Some(SINCE), ..Lineage::default() };

@@ -83,7 +83,7 @@ pub struct Declared {
     pub type_oid: u32,
     /// `pg_attribute.atttypmod`: for times the fractional digits; -1 for none.
     pub modifier: i32,
-    /// Whether it may be NULL, as far as known.
+    /// False if declared NOT NULL.
     pub is_nullable: bool,
 }
 

@@ -200,7 +200,7 @@ impl<'a> Truncate<'a> {
 /// Tag `M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// Whether it belongs to the surrounding transaction.
+    /// True if the message belongs to the surrounding transaction.
     pub transactional: bool,
     /// Position in the log.
     pub lsn: Lsn,

@@ -60,7 +60,7 @@ pub enum RefusalCause {
     Key,
     /// Timestamp.
     Time,
-    /// One of these; the report covers only one of several refused records.
+    /// Size, key or timestamp: several records were refused, and the report covers only one.
     OfSeveral,
     /// Not stated.
     Unknown,

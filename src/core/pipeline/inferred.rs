@@ -1,4 +1,4 @@
-//! Predicts which records a topic would refuse, because each refused batch ends a session (G4).
+//! Predicts refusals of records, because each refused batch ends a session (G4).
 //!
 //! Several related refusals come first (one for a missing key); later records deviate as far or
 //! within a bounded margin. After one to ten minutes records are sent again. Time is commit time,
@@ -41,8 +41,8 @@ enum Cause {
 impl Cause {
     const ALL: [Self; 5] = [Self::Size, Self::NoKey, Self::Ahead, Self::New, Self::Old];
 
-    /// Bytes, minutes after the commit at `at_us`, Unix milliseconds, or milliseconds below the
-    /// largest timestamp.
+    /// Degree of the cause: bytes, minutes after the commit at `at_us`, Unix milliseconds, or
+    /// milliseconds below the largest timestamp.
     fn degree(self, record: &Record<'_>, at_us: i64) -> Option<u64> {
         let ahead = record.timestamp_ms.saturating_sub(at_us.div_euclid(1_000));
         match self {
@@ -75,7 +75,7 @@ impl Cause {
         }
     }
 
-    /// No topic is so strict that a minute counts as too old.
+    /// No topic treats a minute as too old.
     fn of(
         (refused_for, now_ms): (RefusalCause, i64),
         record: &Record<'_>,

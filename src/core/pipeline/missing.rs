@@ -26,9 +26,9 @@ const TOPICS_MAX: usize = 10_000;
 /// Each search is a full scan.
 const FORGOTTEN: usize = TOPICS_MAX / 10;
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// For a topic that the brokers may be creating.
+/// Query interval for a topic that the brokers may be creating.
 const ASK_AGAIN_NEW: Duration = Duration::from_millis(200);
-/// While a row waits: brokers create a topic in about 20 ms.
+/// First query interval while a row waits: brokers create a topic in about 20 ms.
 const ASK_AGAIN_SOON: Duration = Duration::from_millis(10);
 const ASK_AGAIN_WAITING: Duration = Duration::from_millis(100);
 /// Wait for brokers that create topics by themselves.

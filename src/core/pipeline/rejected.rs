@@ -50,8 +50,8 @@ fn printed(position: Position) -> String {
     format!("{}.{}", position.commit_lsn, position.index)
 }
 
-/// A topic that refused the letter for its size gets a note, for its time a letter without
-/// timestamp. Neither delays other letters (G4).
+/// A refusal for the letter's size leads to a note, a refusal for its timestamp to a letter without
+/// one. Neither delays other letters (G4).
 fn letter(
     router: &Router,
     suspects: &mut Suspects,

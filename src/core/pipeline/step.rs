@@ -1,4 +1,4 @@
-//! Inputs and outputs of the pipeline's steps.
+//! Results of the pipeline's steps.
 //!
 //! [`Handled`] says whether to consume or resubmit a frame. The caller must log each
 //! [`SentDeadLetter`] and [`Skipped`].
@@ -22,7 +22,7 @@ pub enum Handled {
     Full,
 }
 
-/// A record for the sink, under a ticket that must be confirmed.
+/// A record under a ticket that must be confirmed.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
     /// The record or dead letter.
@@ -31,7 +31,7 @@ pub struct Outgoing<'a> {
     pub ticket: Ticket,
     /// Why `record` is a dead letter.
     pub rejection: Option<RejectionCode>,
-    /// Whether nothing else may be in flight, because the brokers refused its batch.
+    /// Whether it must be alone in flight.
     pub alone: bool,
     /// The row's place, if sent with its row.
     pub position: Option<Position>,
@@ -44,7 +44,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// An owned [`Outgoing`]: the dead letter of a refused record.
+/// The dead letter of a refused record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedOutgoing {
     /// The dead letter.

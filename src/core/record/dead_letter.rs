@@ -241,8 +241,8 @@ impl DeadLetter {
         }
     }
 
-    /// Timestamp of the record to send: the row's own, or else the letter's; the current time for a
-    /// message.
+    /// Timestamp of the record to send: the row's own, or else the letter's. A message gets the
+    /// current time.
     pub fn timestamp_again(&self, now_ms: i64) -> i64 {
         let DeadLetterOrigin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
             return now_ms;

@@ -1,18 +1,18 @@
-//! Names of the `postrider-..` headers with which dead letters explain a failure.
+//! Names of the `postrider-..` headers of dead letters.
 //!
-//! A dead letter begins with them in a fixed order. The record's own headers follow, and may have
+//! Dead letters begin with them, in a fixed order. The record's own headers follow, and may have
 //! equal names.
 
-/// Reason as a code. First header of every dead letter.
+/// Reason as a code; the first header.
 pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
-/// Reason as a sentence. Second header of every dead letter.
+/// Reason as a sentence; the second header.
 pub const ERROR_HEADER: &str = "postrider-error";
 /// A row's outbox table, quoted as in SQL.
 pub const TABLE_HEADER: &str = "postrider-table";
-/// Position in the log, which rises strictly with the records of a key, so a consumer can drop
-/// repeats.
+/// Position in the log, on dead letters and, if configured, on every record. The text rises
+/// strictly with the records of a key, so a consumer can drop repeats.
 pub const LSN_HEADER: &str = "postrider-lsn";
-/// Purpose of a record whose row was read from its table. Replaces [`LSN_HEADER`].
+/// Purpose of a row read from its table; replaces [`LSN_HEADER`].
 pub const ORIGIN_HEADER: &str = "postrider-origin";
 /// A row's intended topic, or a message's topic.
 pub const TOPIC_HEADER: &str = "postrider-topic";

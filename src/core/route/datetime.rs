@@ -37,8 +37,8 @@ pub fn parse(text: &[u8]) -> Option<i64> {
     days.checked_mul(DAY_US)?.checked_add(time_us)?.checked_sub(offset_s * 1_000_000)
 }
 
-/// Parses `12:34:56.789012` with an optional offset, up to `24:00:00`, to microseconds and seconds
-/// from UTC.
+/// Parses `12:34:56.789012` with an optional offset, up to `24:00:00`, to microseconds since
+/// midnight and seconds from UTC.
 pub(super) fn parse_time(text: &[u8]) -> Option<(i64, i64)> {
     let mut rest = Reader(text);
     let time_us = rest.time_us()?;

@@ -155,7 +155,7 @@ impl Router {
         Some(cut.bytea.filter(|_| is_bytea).unwrap_or(cut.sent))
     }
 
-    /// The dead letter of a refused record, with its commit time in Unix milliseconds.
+    /// The dead letter of a refused record. `commit_ms`: its commit time in Unix milliseconds.
     pub fn dead_letter_of_refused(
         &self,
         refused: &OwnedRecord,

@@ -9,7 +9,7 @@ keyword_enum!(
         Raw = "raw",
         /// JSON, like Kafka Connect's JsonConverter without schemas.
         Json = "json",
-        /// JSON in Kafka Connect's wrapper of schema and payload.
+        /// JSON in Kafka Connect's schema wrapper.
         JsonSchema = "json_schema",
     }
 );
@@ -18,15 +18,15 @@ keyword_enum!(
     ValueFormat {
         /// The payload's text, or a bytea's bytes.
         Raw = "raw",
-        /// Like Kafka Connect's StringConverter: an object becomes `Struct{a=1}`.
+        /// Like Kafka Connect's StringConverter: `Struct{a=1}`.
         Text = "string",
         /// Like Kafka Connect's JsonConverter without schemas.
         Json = "json",
         /// Like Kafka Connect's JsonConverter with schemas.
         JsonSchema = "json_schema",
-        /// The payload, with the row's attributes as CloudEvents headers (binary mode).
+        /// CloudEvents in binary mode, with attributes as headers.
         CloudEventsBinary = "cloudevents_binary",
-        /// A CloudEvents JSON object around the payload (structured mode).
+        /// CloudEvents in structured mode.
         CloudEventsStructured = "cloudevents_structured",
     }
 );
@@ -80,7 +80,7 @@ keyword_enum!(
     }
 );
 keyword_enum!(
-    /// Unit of an integer timestamp column, since 1970-01-01 UTC.
+    /// Unit of integer timestamps since 1970-01-01 UTC.
     EpochUnit {
         /// Seconds.
         Seconds = "s",
@@ -111,7 +111,7 @@ pub struct FormatSpec {
     pub columns: ColumnStyle,
     /// Form of bytes.
     pub bytea: ByteaForm,
-    /// Whether a text payload with JSON is parsed. No effect on [`ValueFormat::Raw`].
+    /// Whether JSON in a text payload is parsed; not for [`ValueFormat::Raw`].
     pub expand_json: bool,
     /// Null members of a payload.
     pub null_members: Members,

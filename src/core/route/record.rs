@@ -39,7 +39,8 @@ pub struct Record<'a> {
     pub timestamp_ms: i64,
 }
 
-/// Hash of what the brokers' reports contain; no headers and timestamp.
+/// Hash that recognises a record. Headers and timestamp do not count, because the brokers' reports
+/// lack them.
 pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (topic, key, value).hash(&mut hasher);

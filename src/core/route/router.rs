@@ -335,8 +335,8 @@ impl HeaderSource {
 
 const POSITION_TEXT_BYTES: usize = 27;
 
-/// A position that sorts as bytes: 16 hexadecimal digits of the commit LSN, a point, 10 decimal
-/// digits of the row's index, for example `000000016B374D84.0000000003`.
+/// A position that sorts as bytes: 16 upper-case hexadecimal digits of the commit LSN, a point, 10
+/// decimal digits of the row's index, for example `000000016B374D84.0000000003`.
 pub fn position_text(position: Position) -> [u8; POSITION_TEXT_BYTES] {
     let mut text = [b'.'; POSITION_TEXT_BYTES];
     let (lsn, rest) = text.split_at_mut(16);

@@ -134,7 +134,7 @@ impl RowOrigin {
     }
 }
 
-/// A header or envelope member, written `column` or `column:name`.
+/// A header or envelope member, written `column:name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSpec {
     /// The column.
@@ -192,7 +192,7 @@ pub enum RuleAction {
     Send(DestinationSpec),
 }
 
-/// Delivery of a rule's rows; `None`: as by default.
+/// Delivery of a rule's rows; `None`: the default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DestinationSpec {
     /// Topic, with groups of the pattern.

@@ -1,6 +1,6 @@
 //! Writes keys, values and headers in the configured format.
 //!
-//! The bytes are those of Kafka Connect's converters after Debezium's router. An envelope has
+//! Kafka Connect's converters would write these bytes after Debezium's router. An envelope has
 //! columns beside the payload. Content that the format cannot represent is a rejection (G4).
 
 use super::array;

@@ -8,7 +8,7 @@
 //!   by it (G1, G6);
 //! * an ending session reads only the open transaction and owed rows; it ends once everything is
 //!   confirmed and acknowledged, or at its deadline (G8);
-//! * a paused session takes no frame and repeats its position;
+//! * a paused session does not read frames and repeats its position;
 //! * while there is no room the socket is not read, so TCP holds the server back (G3).
 //!
 //! After any error the session is dropped, and Postgres repeats unacknowledged rows.

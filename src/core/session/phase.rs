@@ -1,7 +1,7 @@
 //! A session's phases (`Phase`) and the reasons for its end ([`End`]).
 //!
-//! An ending session never streams again, and its deadline only moves closer, except if a session
-//! that ends for new routes is told to stop.
+//! An ending session never streams again, and its deadline only moves closer, unless a session that
+//! ends for new routes gets a request to stop.
 
 use std::time::Duration;
 

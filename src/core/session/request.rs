@@ -1,6 +1,6 @@
 //! Requests from outside to a session.
 //!
-//! A paused session keeps its stream but takes no frames.
+//! A paused session keeps its stream but does not read frames.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! How a session failed and what it left.
 //!
-//! Errors are classified by the supervisor's next action; the caller keeps the texts.
+//! The caller keeps the errors' texts.
 
 use std::time::Duration;
 
@@ -46,11 +46,11 @@ pub enum Peer {
 /// How a producer's failure affects the next session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SinkFault {
-    /// The brokers are unreachable, or refuse the relay for a while.
+    /// The brokers are unreachable, or temporarily refuse the relay.
     Outage,
-    /// The relay may not write to a topic. The next session does not wait for it.
+    /// The relay may not write to a topic, and the next session does not wait for it.
     Forbidden,
-    /// The same records may fail again.
+    /// Records may fail again in the next session.
     Fatal,
     /// Records were late, and may be again.
     Late,
@@ -64,7 +64,7 @@ impl SinkFault {
         matches!(self, Self::Fatal | Self::Late | Self::Refused)
     }
 
-    /// True if the next session acts differently and need not wait.
+    /// True if the next session acts differently.
     pub(super) const fn is_met_otherwise(self) -> bool {
         matches!(self, Self::Forbidden | Self::Refused)
     }

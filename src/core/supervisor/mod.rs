@@ -37,7 +37,6 @@ pub use failure::{Left, Peer, RefusalConsequence, RefusedBatch, SessionFailure, 
 pub use mode::{ModeKind, SessionMode, SlotPosition};
 
 const PAUSE_TICK: Duration = Duration::from_millis(50);
-/// Fast enough to take over within a second.
 const STANDBY_TICK: Duration = Duration::from_millis(200);
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
@@ -164,14 +163,14 @@ struct LetIn {
 pub struct Supervisor {
     policy: SupervisorPolicy,
     waiting: Waiting,
-    /// Seed of the pauses, so that relays that failed together do not return together.
+    /// Seed of the pauses, so that failed relays do not return together.
     draw: u64,
     /// Failures since useful work.
     failures: u32,
     last_progress: Instant,
     settled: Lsn,
     owed: Owed,
-    /// True if the stop was requested before the last session ended. The pause is then not cut
+    /// True if the stop was requested before the last session ended, so that the pause is not cut
     /// short.
     was_told: bool,
     /// True if the stop was requested between sessions.

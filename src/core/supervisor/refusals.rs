@@ -46,7 +46,7 @@ impl Refusals {
         self.suspects.clone()
     }
 
-    /// Largest batch in bytes for a session that begins now.
+    /// Largest batch in bytes of the next session.
     pub(super) fn batch_bytes(&mut self, now: Instant) -> Option<u32> {
         self.small_batches.take_if(|small| now - small.since >= SMALL_BATCHES_FOR);
         self.small_batches.map(|small| small.bytes)

@@ -118,7 +118,7 @@ fn pauses_do_not_grow_where_sessions_get_further() {
     }
     let mut longest = Duration::ZERO;
     for _ in 0..9 {
-        // The session makes no progress.
+        // Without progress.
         let left = Left { useful: 8 * SECOND, ..at(settled) };
         fails(&mut supervisor, now, SessionFailure::Transient, left);
         longest = longest.max(paused(&mut supervisor, now));

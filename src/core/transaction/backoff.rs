@@ -1,12 +1,9 @@
 //! The pause between two Kafka transactions.
 //!
-//! Input: how long a transaction's first record took to be stored. Output: a pause of at most 16
-//! ms.
-//!
-//! The brokers answer EndTxn before they write the markers, and refuse another transaction until
-//! then (CONCURRENT_TRANSACTIONS). librdkafka retries after 20 ms (rdkafka_txnmgr.c, 2.12) without
-//! a report, but the first record's time shows it. Measured at 1,000 rows/s over 15 partitions:
-//! rows are visible after 41 ms at the median without a pause, after 27 ms with 4 ms.
+//! The brokers refuse another transaction until they have written the last one's markers
+//! (CONCURRENT_TRANSACTIONS). librdkafka retries after 20 ms (rdkafka_txnmgr.c, 2.12) without a
+//! report, but the first record's time shows it. Measured at 1,000 rows/s over 15 partitions: rows
+//! are visible after 41 ms at the median without a pause, after 27 ms with 4 ms.
 
 use std::time::Duration;
 
@@ -16,7 +13,6 @@ const PUT_OFF: Duration = Duration::from_millis(20);
 const ANSWER: Duration = Duration::from_millis(4);
 /// A longer pause costs as much as a retry.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
-/// Growth after a pause that was too short.
 const STEP: Duration = Duration::from_millis(2);
 /// About one transaction in twenty probes how short the pause may be.
 const EASE: Duration = Duration::from_micros(100);
@@ -36,7 +32,6 @@ impl CommitBackoff {
         self.pause
     }
 
-    /// `first_stored`: time from begin to the first stored record.
     pub(super) fn learn(&mut self, first_stored: Duration) {
         // Both waits run at once.
         self.pause = if first_stored >= PUT_OFF.max(self.linger + ANSWER) {
@@ -53,7 +48,7 @@ mod tests {
 
     const LINGER: Duration = Duration::from_millis(5);
 
-    /// Simulates brokers that write markers for this long, and store a record in 3 ms.
+    /// Brokers write markers for this long, and store a record in 3 ms.
     fn pause_before(markers: Duration, linger: Duration) -> Duration {
         let mut backoff = CommitBackoff::new(linger);
         for _ in 0..1_000 {

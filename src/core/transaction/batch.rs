@@ -45,9 +45,9 @@ const SPLIT_AT: u64 = SLOW_END_TIMES + 2;
 const SPLIT_AFTER: Duration = Duration::from_secs(1);
 
 impl BatchLimits {
-    /// Four times 48,000 records fit a session's in-flight limit. An end takes about 20 ms over 15
-    /// partitions, whatever its records: with 16,000 records a third of a backlog's time went to
-    /// ends of 50 ms.
+    /// Four times this limit of 48,000 fits a session's in-flight limit. An end takes about 20 ms
+    /// over 15 partitions, whatever the number of records: with 16,000 records a third of a
+    /// backlog's time went to ends of 50 ms.
     pub const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };

@@ -1,15 +1,15 @@
-//! Exactly-once delivery: the state machine of Kafka transactions.
+//! Exactly-once delivery with Kafka transactions.
 //!
-//! Input: records with tickets, progress, and the reports of a [`TransactionApi`]. Output: calls of
-//! that client, and confirmations once the records' transaction is committed.
+//! Input: records, progress, and the reports of a [`TransactionApi`]. Output: calls of that client,
+//! and confirmations after the commit.
 //!
 //! A Kafka transaction holds the records of whole Postgres transactions and, last, the progress
-//! that covers them. Storing rows and skipping them later are therefore one atomic event.
+//! that covers them: one atomic event.
 //! Upholds G6. Invariants:
 //! * while a transaction ends, the sink accepts nothing;
 //! * a transaction is committed only after all its records were reported stored;
 //! * `Stored` is reported, and [`Sink::kept`] raised, after the commit (G1);
-//! * nothing is aborted: the next session fences the transaction of a failed session;
+//! * nothing is aborted: the next session fences the transaction;
 //! * nothing follows a commit whose outcome is uncertain. A later producer with this transactional
 //!   id fences the dropped one before it reads the progress.
 //!
@@ -46,14 +46,14 @@ use batch::{Batch, Ends};
 pub use batch::BatchLimits;
 pub use timings::{Activity, Timings};
 
-/// Interval of progress records while an idle slot advances (G5).
+/// Interval of progress records while idle (G5).
 const IDLE_PROGRESS: Duration = Duration::from_secs(10);
-/// Pending markers may delay a transaction that starts this soon after another.
+/// Time in which the last transaction's markers may be pending.
 const FOLLOWS: Duration = Duration::from_millis(100);
-/// Ticket of progress records; the ledger never issues this weight.
+/// Ticket of progress records, which the ledger never issues.
 pub const PROGRESS_TICKET: Ticket = Ticket::from_opaque(u64::MAX);
 
-/// A transactional producer that has fenced its predecessors. No call waits for the brokers.
+/// A transactional producer that has fenced its predecessors. Calls do not wait for the brokers.
 pub trait TransactionApi {
     /// Why the producer is no longer usable.
     type Error;
@@ -61,7 +61,7 @@ pub trait TransactionApi {
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), Self::Error>;
 
-    /// Whether `record`'s topic and partition accept a record now.
+    /// Whether the record's topic and partition accept records.
     fn admits(&mut self, record: &Record<'_>) -> Result<(), SendError<Self::Error>>;
 
     /// Sends a record; see [`Sink::send`].
@@ -76,10 +76,10 @@ pub trait TransactionApi {
     /// Requests the commit; all records were reported stored.
     fn commit(&mut self) -> Result<(), Self::Error>;
 
-    /// Result of the commit, once known. An error leaves the outcome unknown.
+    /// Result of the commit, once known; unknown after an error.
     fn outcome(&mut self) -> Option<Result<(), Self::Error>>;
 
-    /// Number of events after which the library may repeat EndTxn.
+    /// Events after which the library may repeat EndTxn.
     fn disturbances(&self) -> u64;
 
     /// Error if progress is refused.
@@ -96,7 +96,6 @@ pub struct Transactional<C> {
     limits: BatchLimits,
     state: TransactionState,
     batch: Batch,
-    /// A record waits for its own transaction, or has one.
     alone: bool,
     is_due: bool,
     /// Records, including progress.
@@ -108,7 +107,6 @@ pub struct Transactional<C> {
     kept_at: Option<Instant>,
     ends_since: Instant,
     last_end: Duration,
-    /// The last transaction had a high record rate.
     was_many: bool,
     backoff: CommitBackoff,
     /// Start of the transaction, until its first report.
@@ -170,7 +168,7 @@ impl<C: TransactionApi> Transactional<C> {
             ends_since: now,
             last_end: Duration::ZERO,
             was_many: false,
-            // The end of a transaction flushes records that linger.
+            // The end of a transaction flushes lingering records.
             backoff: CommitBackoff::new(linger.min(limits.age)),
             begun: None,
             timings: Timings::new(now),
@@ -213,8 +211,7 @@ impl<C: TransactionApi> Transactional<C> {
         Ok(())
     }
 
-    /// The progress partition then joins the transaction with the first records, not when
-    /// everything waits for it.
+    /// The progress partition then joins the transaction early.
     fn send_progress_first(&mut self) -> Result<(), C::Error> {
         match self.client.send_progress(self.kept) {
             Ok(()) => self.sent += 1,
@@ -419,9 +416,8 @@ impl<C: TransactionApi> Sink for Transactional<C> {
 
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), Self::Error> {
         match self.state {
-            // A record that may be refused: the rest of its transaction would be lost.
+            // If the record is refused, the rest of its transaction would be lost.
             TransactionState::Open { .. } if self.alone && self.stored < self.sent => Ok(()),
-            // The only row was skipped: the transaction ends as if none were open.
             TransactionState::Open { .. } if self.batch.records == 0 => {
                 if self.wants_progress(now, reached) {
                     self.close(reached.mark, now)?;
