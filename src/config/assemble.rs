@@ -1,10 +1,8 @@
-//! Builds a validated `Config` from the merged settings, section by section, or reports every mistake in
-//! them.
+//! Builds a validated `Config` from the merged settings, or reports every mistake.
 //!
-//! Input: one setting per option, with defaults; the environment, for libpq. Output: `Config` and warnings,
-//! or all mistakes. Checks that concern several options are here, such as a progress topic that is also the
-//! dead-letter topic; checks of single values are in `checks`. Invariant: nothing outside of this process
-//! is contacted; a mistake points at the place where its value was typed.
+//! Input: one setting per option; the environment, for libpq. Checks of several options are here;
+//! checks of single values are in `checks`. Invariant: nothing outside of this process is
+//! contacted; a mistake points at the place where its value was typed.
 
 use postrider_core::record::Partitioner;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +31,7 @@ use postrider_core::route::{
 use postrider_postgres::libpq::ConnectInfoWarning;
 use postrider_service::units::InvalidValue;
 
-/// Builds the configuration. Mistakes of the layers are to be reported before these.
+/// Builds the configuration. Mistakes of the layers must be reported first.
 pub(super) fn assemble(
     settings: &BTreeMap<String, Setting>,
     env: &dyn Fn(&str) -> Option<String>,
@@ -55,7 +53,7 @@ pub(super) fn assemble(
     }
 }
 
-/// Further names of columns, by the first.
+/// Alternative column names, by the first name.
 type Aliases = BTreeMap<String, Vec<String>>;
 
 /// What these fields come to, or nothing where one is missing. Each is read, so that each mistake is found;
@@ -157,7 +155,6 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// A column that there must be.
     fn column(&mut self, key: &str, aliases: &mut Aliases) -> Option<String> {
         match self.optional(key, aliases)? {
             Some(name) => Some(name),
@@ -165,7 +162,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// A column's first name, if it has one; the others become its aliases.
+    /// First name of a column, if it has one; the others become its aliases.
     #[expect(clippy::option_option, reason = "as for `optional_column`")]
     fn optional(&mut self, key: &str, aliases: &mut Aliases) -> Option<Option<String>> {
         let items = match self.settings.get(key).map(|setting| &setting.value) {
@@ -209,7 +206,7 @@ impl SettingsReader<'_> {
     fn template(&mut self, regex: Option<&str>) -> Option<String> {
         let topic = self.as_typed("route.topic")?;
         if let Err((key, refusal)) = checks::template(regex?, &topic) {
-            // The route is looked at all the same, for further mistakes.
+            // Checking continues, to find further mistakes.
             self.refuse::<()>(key, refusal);
         }
         Some(topic)
@@ -224,7 +221,7 @@ impl SettingsReader<'_> {
         let letters = rejected? == Rejected::DeadLetter;
         let then = match word {
             MissingTopicWord::DeadLetter if letters => MissingTopic::Reject(deadline),
-            // Neither stopped nor left out for a topic that is late.
+            // Only dead letters end the wait for a late topic; the relay neither stops nor skips.
             MissingTopicWord::DeadLetter => MissingTopic::Wait(None),
             MissingTopicWord::Wait if deadline.is_zero() => MissingTopic::Wait(None),
             MissingTopicWord::Wait => MissingTopic::Wait(Some(deadline)),
@@ -243,7 +240,7 @@ impl SettingsReader<'_> {
         Some(MissingPolicy { then, create: create?, create_max: create_max? })
     }
 
-    /// Topics that the configuration itself names, and that rows may not go to.
+    /// Checks topics in the configuration that rows may not go to.
     fn topics(&mut self, config: &Config) {
         let route = &config.route;
         let mut templates = vec![("route.topic".to_owned(), route.regex.as_str(), &route.topic)];

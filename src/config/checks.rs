@@ -1,8 +1,5 @@
-//! Checks of single values, so that a wrong one is reported before anything is contacted.
-//!
-//! Input: the text of one value: a name of a slot, table, column, topic, header or client, a topic
-//! template, a topic-creation rule, a glob, a number, a broker's or listening address. Output: the parsed
-//! value, or an `InvalidValue` with the reason and usually how to write it. No I/O.
+//! Checks of single values: names, templates, rules, globs, numbers and addresses. A wrong one is
+//! reported before anything is contacted. No I/O.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -19,7 +16,7 @@ use postrider_service::units::InvalidValue;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
 const NAME_BYTES_MAX: usize = 63;
-/// What the names of the relay's own headers begin with.
+/// Prefix of the relay's own headers.
 const OWN_PREFIX: &str = "postrider-";
 
 pub(super) fn identifier(text: &str) -> Result<String, InvalidValue> {
@@ -39,7 +36,7 @@ pub(super) fn slot(text: &str) -> Result<String, InvalidValue> {
     if name.chars().all(legal) {
         return Ok(name);
     }
-    // A password in a wrong place is not to come back in another spelling.
+    // The suggestion must not repeat a password in another spelling.
     let name = mask_text(&name);
     let suggestion: String =
         name.to_ascii_lowercase().chars().map(|c| if legal(c) { c } else { '_' }).collect();
@@ -62,7 +59,7 @@ pub(super) fn table(text: &str) -> Result<TableName, InvalidValue> {
 const QUOTES: &str = "write schema.table; a part with capitals, dots or the like goes in double quotes, as in SQL: \
                       public.\"Outbox\"";
 
-/// A part of a table's name as [`table`] reads it.
+/// Part of a table's name as [`table`] reads it.
 fn as_written(part: &str) -> String {
     match split_identifier(part) {
         Some(parts) if parts == [part] => part.to_owned(),
@@ -70,7 +67,7 @@ fn as_written(part: &str) -> String {
     }
 }
 
-/// Splits at dots outside of double quotes. Unquoted parts must be what SQL would not fold.
+/// Splits at dots outside of double quotes. SQL must not fold unquoted parts.
 fn split_identifier(text: &str) -> Option<Vec<String>> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -144,7 +141,8 @@ pub(super) fn create_rule(text: &str) -> Result<CreateRule, InvalidValue> {
     Ok(rule)
 }
 
-/// Whether a text has a variable of a shell or of Kubernetes in it, `${NAME}` or `$(NAME)`, which nothing replaces.
+/// Whether a text contains an unreplaced variable of a shell or of Kubernetes: `${NAME}` or
+/// `$(NAME)`.
 pub(super) fn has_variable(text: &str) -> bool {
     [("${", '}'), ("$(", ')')].into_iter().any(|(opening, closing)| {
         text.match_indices(opening).any(|(at, _)| {
@@ -157,7 +155,6 @@ pub(super) fn has_variable(text: &str) -> bool {
     })
 }
 
-/// A name that no other header of the relay has.
 fn header_name(text: &str) -> Result<String, InvalidValue> {
     let help = "write \"column:name\" with another name";
     match text {
@@ -174,7 +171,7 @@ fn header_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// A topic that holds nothing but dead letters.
+/// The topic must hold only dead letters.
 pub(super) fn dead_letters(
     text: &str,
     route: Option<&RouteSection>,
@@ -195,7 +192,7 @@ pub(super) fn dead_letters(
     Ok(topic)
 }
 
-/// A topic that holds progress and nothing else; the usual name may be that of another slot.
+/// The topic must hold only progress. The default name may belong to another slot.
 pub(super) fn progress_topic(text: &str) -> Result<String, InvalidValue> {
     let topic = topic(text)?;
     if topic.starts_with(PROGRESS_PREFIX) {
@@ -205,7 +202,7 @@ pub(super) fn progress_topic(text: &str) -> Result<String, InvalidValue> {
     Ok(topic)
 }
 
-/// A topic template of which rows' topics come: whether any row may go where it says.
+/// Checks that rows may go to topics of this template.
 pub(super) fn reachable(spec: &TopicsSpec, regex: &str, topic: &str) -> Result<(), InvalidValue> {
     let Ok(template) = TopicTemplate::compile(regex, topic) else { return Ok(()) };
     let judged = match template.fixed() {
@@ -218,7 +215,6 @@ pub(super) fn reachable(spec: &TopicsSpec, regex: &str, topic: &str) -> Result<(
     })
 }
 
-/// A prefix of logical messages, as a glob.
 pub(super) fn message_prefix(text: &str) -> Result<String, InvalidValue> {
     if text == "postrider" {
         return Err(InvalidValue::new("messages with the prefix `postrider` are the relay's own")
@@ -255,7 +251,7 @@ pub(super) fn topic(text: &str) -> Result<String, InvalidValue> {
     check_topic(text).map(|()| text.to_owned()).map_err(InvalidValue::new)
 }
 
-/// Which of the two settings a topic template fails by, and how.
+/// Checks a topic template. An error names the responsible setting.
 pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, InvalidValue)> {
     let error = match TopicTemplate::compile(regex, topic) {
         Ok(_) if topic.is_empty() => {
@@ -274,8 +270,8 @@ pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, In
     Err((key, InvalidValue { reason, help }))
 }
 
-/// The address of a broker. Without a port librdkafka takes 9092. A protocol before `://` is refused: librdkafka accepts only
-/// the one that `security.protocol` names.
+/// The address of a broker. Without a port librdkafka takes 9092. A protocol before `://` is
+/// refused: librdkafka accepts only the one that `security.protocol` names.
 pub(super) fn broker(text: &str) -> Result<String, InvalidValue> {
     let help = "write \"host:port\", such as \"localhost:9092\"";
     let refusal = |help: String| {

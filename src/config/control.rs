@@ -1,7 +1,7 @@
-//! Who may change the relay while it runs: the options of `[http.control]`.
+//! Who may control the running relay: the options of `[http.control]`.
 //!
-//! Input: merged settings. Output: [`ControlSection`]. Invariant: without either option nobody may; no token is part of
-//! the configuration, only the file that holds one.
+//! Invariant: without either option nobody may. The configuration only holds the file of a token,
+//! never the token.
 
 use std::path::PathBuf;
 
@@ -22,15 +22,14 @@ pub(super) const TOKEN_FILE: OptionSpec = text(
      for each request, so that a new token takes no restart. Empty: `http.bind` answers questions and changes nothing.",
 );
 
-/// Longest path of a socket, in bytes: the system's limit is 107, and the socket is made under a longer name first.
+/// Longest path of a socket, in bytes. The system's limit is 107, and the socket is first created
+/// under a longer name.
 const SOCKET_BYTES_MAX: usize = 95;
 
-/// `[http.control]`
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlSection {
-    /// Where the socket is; `None` is nowhere.
+    /// Path of the socket; `None` opens none.
     pub socket: Option<PathBuf>,
-    /// What holds the token; `None`: there is none.
     pub token_file: Option<PathBuf>,
 }
 
@@ -69,7 +68,7 @@ mod tests {
             load(&inputs, &|_| Vec::new()).map(|loaded| loaded.config.http.control)
         };
         assert_eq!(control(&[]).unwrap(), ControlSection::default());
-        // Not the content of a file of that name, as for other variables that end in _FILE.
+        // The path itself, and not the content as for other variables that end in _FILE.
         let named = control(&[("POSTRIDER_HTTP__CONTROL__TOKEN_FILE", "/nowhere/token")]).unwrap();
         assert_eq!(named.token_file, Some(PathBuf::from("/nowhere/token")));
         let long = "/".repeat(SOCKET_BYTES_MAX + 1);

@@ -1,9 +1,8 @@
-//! Lists every effective value and where it came from, without secrets, for `postrider config show`.
+//! Lists every effective value and its origin, without secrets, for `config show`.
 //!
-//! Input: the configuration and the merged settings. Output: one `Effective` per option, in
-//! the order of the option table, then librdkafka's properties and the routing rules; and `source.connect`,
-//! the servers that the connection string and libpq's variables come to. `Shown` is a value as an operator
-//! would type it.
+//! Output: one [`Effective`] per option, in the order of the option table, then librdkafka's
+//! properties and the routing rules; and `source.connect`, the servers from the connection string
+//! and libpq's variables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,28 +18,22 @@ use postrider_postgres::libpq::{ConnectInfo, ParameterOrigin, SslMode};
 use postrider_secrets::mask::{MASK, mask_connection_string, mask_text, shown};
 use postrider_service::units::{format_duration, format_size};
 
-/// One line of `config show`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effective {
-    /// The option.
     pub key: String,
-    /// The value, masked where it is secret.
+    /// The value, masked if it is secret.
     pub value: Shown,
-    /// Where it came from.
     pub origin: SettingOrigin,
 }
 
-/// A value as an operator would type it. Displays as TOML, serializes as what it is.
+/// A value as typed. Displays as TOML, serializes with its own type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Shown {
-    /// Text; a time or a size with its unit, for a bare number would not say of what.
+    /// Text, or a time or size with its unit.
     Text(String),
-    /// A list of strings.
     List(Vec<String>),
-    /// On or off.
     Switch(bool),
-    /// How many of something.
     Count(u64),
 }
 
@@ -58,8 +51,8 @@ impl fmt::Display for Shown {
     }
 }
 
-/// In the order of the table; `source.connect`, what the connection string comes to, after it; then
-/// librdkafka's properties and the rules.
+/// Options in the order of the table, with `source.connect` after `source.url`; then librdkafka's
+/// properties and the rules.
 pub(super) fn list(config: &Config, settings: &BTreeMap<String, Setting>) -> Vec<Effective> {
     let line = |key: &str, setting: &Setting| Effective {
         key: key.to_owned(),
@@ -85,7 +78,7 @@ fn show(key: &str, setting: &Setting) -> Shown {
     match &setting.value {
         Value::Text(text) => Shown::Text(match option(key).map(|option| option.kind) {
             Some(OptionKind::Connection) => mask_connection_string(text),
-            // Names of options say nothing of passwords; values may.
+            // The name of an option does not show if its value holds a password.
             Some(_) => mask_text(text).into_owned(),
             None => shown(key, text).into_owned(),
         }),
@@ -129,7 +122,7 @@ const fn sslmode(mode: SslMode) -> &'static str {
     }
 }
 
-/// Where each part of the connection came from, parts of one place together.
+/// Origins of the parts of the connection, grouped by place.
 fn places(
     connect: &ConnectInfo,
     settings: &BTreeMap<String, Setting>,

@@ -1,8 +1,7 @@
-//! Reads settings from environment variables, from `--set`, and from other flags: one function each.
+//! Reads settings from environment variables, from `--set`, and from flags.
 //!
-//! Input: name-value pairs, which the caller passes in; a variable that ends in `_FILE` names a file that
-//! is read here. Output: a `Layer`, in which unknown and misspelled names are mistakes. A mistake names the
-//! variable or flag; the `_FILE` value of a password is masked unless it looks like a path, since it may be the
+//! Output: a `Layer`, in which unknown names are mistakes. A mistake names the variable or flag.
+//! The `_FILE` value of a password is masked unless it looks like a path, because it may be the
 //! secret itself.
 
 use std::collections::BTreeMap;
@@ -16,9 +15,9 @@ use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name, property};
 use super::table::{OPTIONS, option};
 use postrider_secrets::{SecretError, read_secret, shown};
 
-/// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are not settings (a
-/// Kubernetes service called postrider sets `POSTRIDER_PORT` and its kin) unless they are one of
-/// ours with the underscores wrong.
+/// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are ignored (a Kubernetes
+/// service called postrider sets `POSTRIDER_PORT` and others), unless only the underscores of an
+/// option are wrong.
 pub(super) fn environment(variables: &[(String, String)]) -> Layer {
     let mut layer = Layer::default();
     for (name, value) in variables {
@@ -53,7 +52,7 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
     layer
 }
 
-/// What stands in a file that holds the value of an option; or why nothing does, and what to do about it.
+/// Reads a file that holds the value of an option.
 pub(super) fn contents(key: &str, path: &str) -> Result<String, (MistakeKind, String)> {
     read_secret(Path::new(path)).map_err(|error| {
         let reason = match error {
@@ -75,7 +74,7 @@ pub(super) fn contents(key: &str, path: &str) -> Result<String, (MistakeKind, St
     })
 }
 
-/// Neither the value nor the file that another variable names is more right than the other.
+/// A value and a file for one option are a mistake, because neither takes precedence.
 fn set_twice(file_name: &str, key: &str, variables: &[(String, String)]) -> Option<Mistake> {
     let value_name = file_name.strip_suffix("_FILE")?;
     variables.iter().any(|(name, _)| name == value_name).then(|| Mistake {
@@ -88,7 +87,6 @@ fn set_twice(file_name: &str, key: &str, variables: &[(String, String)]) -> Opti
     })
 }
 
-/// Reads the `a.b=v` of `--set`.
 pub(super) fn set(assignments: &[String]) -> Layer {
     let mut layer = Layer::default();
     for assignment in assignments {
@@ -110,7 +108,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
     layer
 }
 
-/// Reads flags that stand for an option. Later ones win.
+/// Later flags win.
 pub(super) fn flags(flags: &[FlagValue]) -> Layer {
     let mut layer = Layer::default();
     for FlagValue { key, value, flag } in flags {
@@ -123,13 +121,13 @@ fn key_of(path: &str) -> Option<String> {
     let properties = env_name(PROPERTIES);
     let properties = properties.strip_prefix(ENV_PREFIX).unwrap_or("");
     if let Some(name) = path.strip_prefix(properties).and_then(|rest| rest.strip_prefix("__")) {
-        // `SASL_PASSWORD_FILE` is the file that holds `sasl.password`, as for any other option.
+        // `SASL_PASSWORD_FILE` names the file that holds `sasl.password`.
         let is_plain = !name.is_empty() && !name.ends_with("_FILE");
         let name = name.to_ascii_lowercase().replace('_', ".");
         return is_plain.then(|| format!("{PROPERTIES}.{name}"));
     }
     let key = path.to_ascii_lowercase().replace("__", ".");
-    // Not the option's own key: that of a rule has a letter for its number.
+    // The key of a rule has a letter instead of a number, so this is not the option's own key.
     option(&key).is_some().then_some(key)
 }
 
@@ -139,13 +137,13 @@ fn as_env(help: &str) -> String {
     found.map_or_else(|| help.to_owned(), |option| format!("did you mean `{}`?", option.env()))
 }
 
-/// Somebody may have put the secret itself where the file that holds it belongs.
+/// Masks a value that may be the secret itself instead of a path.
 fn path_or_mask(key: &str, value: &str) -> String {
     let is_path = ["/", "./", "../", "~"].iter().any(|start| value.starts_with(start));
     if is_path { value.to_owned() } else { shown(key, value).into_owned() }
 }
 
-/// The option whose variable this would be, but for underscores.
+/// The option whose variable differs only in underscores.
 fn misspelled(name: &str) -> Option<&'static OptionSpec> {
     static PLAIN: LazyLock<BTreeMap<String, &OptionSpec>> =
         LazyLock::new(|| OPTIONS.iter().map(|option| (plain(&option.env()), option)).collect());

@@ -1,8 +1,6 @@
-//! Reads the TOML file into a `Layer`, with the position of every key and value, so that a mistake can show
-//! it.
-//!
-//! Input: the file's text. Output: settings and mistakes: all of them, or one if it is not TOML; those of each
-//! `[[stream]]` apart. `raw` converts one TOML value; the defaults of options, which are TOML, are read with it too.
+//! Reads the TOML file into a `Layer`, with the position of every key and value for mistakes.
+//! Settings of each `[[stream]]` are separate. `raw` also reads the defaults of options, which are
+//! TOML.
 
 use std::ops::Range;
 use std::path::Path;
@@ -18,7 +16,7 @@ use super::rule_options::{RULES, is_rule};
 use super::streams::{NAME, STREAM, StreamTable, check_name, wrong_name};
 use super::table::{OPTIONS, option};
 
-/// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
+/// Reads a file's text. The layer holds all mistakes, or one if the text is not TOML.
 pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
     let file = Arc::new(SourceFile::new(path, text));
     let (mut layer, mut streams) = (Layer::default(), Vec::new());
@@ -34,12 +32,12 @@ pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
     (layer, streams)
 }
 
-/// Why a text is not TOML, and what it may be instead.
+/// Mistake for a text that is not TOML, with its likely language.
 fn not_toml(file: Arc<SourceFile>, text: &str, error: &toml::de::Error) -> Mistake {
     let range = range_of(error);
     if let Some((what, help)) = other_language(text) {
         let kind = MistakeKind::Syntax(format!("this is {what}, and the configuration is TOML"));
-        // Its lines are not shown: where a secret is in them is known of TOML alone.
+        // The lines are not shown, because secrets can only be located in TOML.
         let place = SourcePosition::Named(file.path().display().to_string());
         return Mistake { kind, place, help: Some(help.to_owned()) };
     }
@@ -59,7 +57,6 @@ fn not_toml(file: Arc<SourceFile>, text: &str, error: &toml::de::Error) -> Mista
     Mistake { kind: MistakeKind::Syntax(said), place: place(range), help: None }
 }
 
-/// The language that a text is written in, if that is plain, and what to do about it.
 fn other_language(text: &str) -> Option<(&'static str, &'static str)> {
     const EXAMPLE: &str =
         "`postrider config example` prints a file to begin with: [section], then name = value";
@@ -82,10 +79,10 @@ fn other_language(text: &str) -> Option<(&'static str, &'static str)> {
     (first == "---" || name.is_some_and(|(name, _)| is_name(name))).then_some(("YAML", EXAMPLE))
 }
 
-/// The text that lacks its closing quote, in the line of this place.
+/// Range of the text without a closing quote, in the line of `at`.
 fn unclosed_quote(text: &str, at: usize) -> Option<Range<usize>> {
     let at = at.min(text.len());
-    // Where a line has no end, the parser may point behind it.
+    // The parser may point behind a last line without a line end.
     let before = text.get(..at)?;
     let start = before.trim_end_matches(['\r', '\n']).rfind('\n').map_or(0, |line| line + 1);
     let line = text.get(start..)?.lines().next()?;
@@ -96,7 +93,7 @@ fn unclosed_quote(text: &str, at: usize) -> Option<Range<usize>> {
         match open {
             Some((from, quote)) if char == quote && !is_escaped => {
                 let inside = line.get(from + 1..place).unwrap_or("");
-                // It holds what should have stood behind it: `"a, "`.
+                // The text contains a separator that belongs after the quote: `"a, "`.
                 if inside.trim_end().ends_with([',', ']']) {
                     swallowed = swallowed.or(Some(from));
                 }
@@ -112,7 +109,7 @@ fn unclosed_quote(text: &str, at: usize) -> Option<Range<usize>> {
     Some(start + from..start + line.len())
 }
 
-/// Where a text is not TOML; its beginning where the parser does not say.
+/// Position of the error, or the beginning if the parser gives none.
 fn range_of(error: &toml::de::Error) -> Range<usize> {
     error.span().unwrap_or(0..0)
 }
@@ -120,7 +117,7 @@ fn range_of(error: &toml::de::Error) -> Range<usize> {
 struct Walk<'a> {
     file: Arc<SourceFile>,
     layer: &'a mut Layer,
-    /// Where streams go; `None`: within one.
+    /// Target for streams; `None` within a stream.
     streams: Option<&'a mut Vec<StreamTable>>,
 }
 
@@ -164,7 +161,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The value of an option that stands in a file of its own.
+    /// Reads the value of an option from a file of its own.
     fn contents(&mut self, key: &str, of: &str, place: &Span, is_twice: bool) {
         let Some(option) = holds(key) else { return };
         let mut refuse = |kind, help| {
@@ -189,7 +186,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The tables of an array, as sections with numbers.
+    /// Reads the tables of an array as numbered sections.
     fn rules(&mut self, key: &str, rules: &[toml::Spanned<DeValue<'_>>]) {
         for (number, rule) in rules.iter().enumerate() {
             let key = format!("{key}.{number}");
@@ -200,7 +197,6 @@ impl Walk<'_> {
         }
     }
 
-    /// One `[[stream]]`: its own settings, and its name.
     fn stream(&mut self, table: &toml::Spanned<DeValue<'_>>) {
         let DeValue::Table(inner) = table.get_ref() else {
             return self.not_a_stream(&self.span(table.span()));
@@ -252,7 +248,6 @@ impl Walk<'_> {
     }
 }
 
-/// A value as it was typed, and the places of what is in it.
 pub(super) fn raw(value: &DeValue<'_>, span: &dyn Fn(Range<usize>) -> Option<Span>) -> Raw {
     match value {
         DeValue::String(text) => Raw::Text(text.to_string()),
@@ -267,12 +262,12 @@ pub(super) fn raw(value: &DeValue<'_>, span: &dyn Fn(Range<usize>) -> Option<Spa
     }
 }
 
-/// The name of the value whose file this names.
 fn value_name(name: &str) -> Option<&str> {
     name.strip_suffix("_file")
 }
 
-/// The option whose value stands in the file that this key names: any text, as a secret is one.
+/// The option whose value is in the file that this key names. Any text option allows this, because
+/// it may be secret.
 fn holds(key: &str) -> Option<&str> {
     let holds = value_name(key)?;
     let is_text = |kind| matches!(kind, OptionKind::Text | OptionKind::Connection);
@@ -280,7 +275,7 @@ fn holds(key: &str) -> Option<&str> {
     (is_option || property(holds).is_some_and(|name| !name.is_empty())).then_some(holds)
 }
 
-/// `source`, `kafka.properties`, and what unquoted dotted names below it look like.
+/// Whether the key is `source`, `kafka.properties`, or a prefix of an unquoted dotted name below.
 fn is_section(key: &str) -> bool {
     property(key).is_some()
         || key == PROPERTIES

@@ -1,7 +1,5 @@
-//! The options of `[kafka]` itself: brokers, guarantee, batches, limits.
-//!
-//! Input: nothing. Output: their declarations, in the order of the documentation. Invariant: every default is valid
-//! (tested with all others).
+//! The options of `[kafka]` itself, in the order of the documentation: brokers, guarantee, batches,
+//! limits.
 
 use super::options::{OptionSpec, choice, duration, list, size, text};
 use super::values::{Compression, Delivery};

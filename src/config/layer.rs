@@ -1,10 +1,10 @@
-//! The settings of one source (file, environment, `--set`, flags or defaults), converted to the types of
-//! their options.
+//! Settings from one place (file, environment, `--set`, flags or defaults), converted to their
+//! options' types.
 //!
 //! Input: a key, a raw value and the place where it was typed. Output: a `Layer`: a map from key to
-//! `Setting`, and the mistakes: unknown keys with the nearest existing one, wrong types, words and ranges.
-//! `SettingOrigin` says where a value came from; `toml_text` quotes text as TOML. Invariant: every key in a
-//! layer is an option, a rule's option or below `kafka.properties`, and its value is of that option's kind.
+//! `Setting`, and the mistakes: unknown keys with the nearest existing one, wrong types, words and
+//! ranges. Invariant: every key in a layer is an option, a rule's option or below
+//! `kafka.properties`, and its value has that option's kind.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -20,36 +20,29 @@ use super::typo;
 use postrider_secrets::mask::MASK;
 use postrider_service::units::{format_duration, format_size, parse_size, read_duration};
 
-/// Where an effective value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingOrigin {
-    /// The option table.
     Default,
-    /// Several places: the parts that came from each, and the place.
+    /// Several places: each part with the place it came from.
     Parts(Vec<(String, String)>),
-    /// A configuration file.
     File {
-        /// Which.
         path: PathBuf,
-        /// From 1.
+        /// Counted from 1.
         line: usize,
     },
-    /// The contents of a file that a configuration file names.
+    /// A file that a configuration file names.
     FileContents {
         /// The configuration file.
         path: PathBuf,
-        /// From 1.
+        /// Counted from 1.
         line: usize,
         /// The file that holds the value.
         of: PathBuf,
     },
-    /// An environment variable.
     Env(String),
-    /// A file that the environment variable names.
+    /// Variable that names a file with the value.
     EnvFile(String),
-    /// `--set`.
     Set,
-    /// Another flag.
     Flag(String),
 }
 
@@ -72,20 +65,17 @@ impl std::fmt::Display for SettingOrigin {
     }
 }
 
-/// A value as it was typed, before its option is asked what it must be.
+/// A value as typed, before it is converted.
 #[derive(Debug, Clone)]
 pub(super) enum Raw {
-    /// Quoted text in a file.
     Text(String),
-    /// Anything out of the environment or a flag: a list or a switch is text there too.
+    /// Text from the environment or a flag, which may be a list or a switch.
     Loose(String),
-    /// `true` or `false` in a file.
     Switch(bool),
-    /// A number in a file, as written.
+    /// Number in a file, as written.
     Number(String),
-    /// An array in a file.
     List(Vec<(Raw, Option<Span>)>),
-    /// What no option takes; its name.
+    /// Name of a TOML type that no option takes.
     Other(&'static str),
 }
 
@@ -101,7 +91,7 @@ impl Raw {
     }
 }
 
-/// One element of a list, with its own place for mistakes.
+/// Element of a list, with its own place for mistakes.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) text: String,
@@ -119,23 +109,21 @@ pub(super) enum Value {
     Count(u64),
 }
 
-/// A value and where it came from.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) value: Value,
     pub(super) origin: SettingOrigin,
-    /// The value's place in a file.
+    /// Place in a file.
     pub(super) span: Option<Span>,
 }
 
 impl Setting {
-    /// Where a mistake in this value is shown.
     pub(super) fn place(&self) -> SourcePosition {
         place_of(&self.origin, self.span.as_ref())
     }
 }
 
-/// Where a mistake in a value of this origin is shown.
+/// Place to show for a mistake in a value of this origin.
 pub(super) fn place_of(origin: &SettingOrigin, span: Option<&Span>) -> SourcePosition {
     match (span, origin) {
         (Some(span), _) => SourcePosition::File(span.excerpt()),
@@ -154,7 +142,6 @@ pub(super) fn place_of(origin: &SettingOrigin, span: Option<&Span>) -> SourcePos
     }
 }
 
-/// The settings of one source, and what was wrong with it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Layer {
     pub(super) settings: BTreeMap<String, Setting>,
@@ -162,7 +149,7 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Takes one value; a mistake is kept for the report and the value is left out.
+    /// Adds one value. A wrong value is left out and becomes a mistake.
     pub(super) fn add(&mut self, key: &str, raw: Raw, origin: SettingOrigin, span: Option<Span>) {
         let read = match option(key) {
             Some(option) => read_option(key, option, raw),
@@ -179,14 +166,13 @@ impl Layer {
         }
     }
 
-    /// Refuses a key that does not exist, with the nearest that does.
     pub(super) fn refuse_unknown(&mut self, key: &str, place: SourcePosition) {
         let kind = MistakeKind::UnknownKey { key: key.to_owned() };
         self.mistakes.push(Mistake { kind, place, help: Some(did_you_mean(key)) });
     }
 }
 
-/// Parts of the connection that somebody may write as options, and where they belong.
+/// Parts of the connection that users write as options, and where they belong.
 const IN_URL: [(&[&str], &str); 2] = [
     (
         &["password", "passwd", "pass", "pgpassword"],
@@ -209,10 +195,9 @@ const IN_URL: [(&[&str], &str); 2] = [
     ),
 ];
 
-/// The nearest existing key, as help.
 pub(super) fn did_you_mean(key: &str) -> String {
     if key.starts_with("stream.") {
-        // No option of the top level is meant: it would be that of every stream.
+        // A suggestion from the top level would be wrong: it would apply to every stream.
         return "what is of one stream stands in its [[stream]] in the file, a secret as `url_file = \"PATH\"`".to_owned();
     }
     if is_rules(key) {
@@ -233,7 +218,7 @@ pub(super) fn did_you_mean(key: &str) -> String {
     if let (true, Some(option)) = (!known_section || section.is_empty(), elsewhere) {
         return format!("did you mean `{}`?", option.key);
     }
-    // A third of the letters wrong is the most one calls a typo.
+    // At most a third of the letters may be wrong in a typo.
     let most = (name.chars().count().max(3) / 3).max(1) + usize::from(!known_section) * 2;
     let nearest = OPTIONS
         .iter()
@@ -304,7 +289,7 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
             check_range(key, (min..=max).contains(&count), (min.to_string(), max.to_string()))?;
             Ok(Value::Count(count))
         }
-        // No address holds a comma, and this is how Kafka's own clients write them.
+        // No address contains a comma, and Kafka's own clients write lists like this.
         (OptionKind::List, Raw::Text(text)) if key == BROKERS.key => {
             Ok(loose_list(separated(&text)))
         }
@@ -317,7 +302,7 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
     }
 }
 
-/// A value of another type than its option's, and how to write one.
+/// Mistake for a value of another type, with the right spelling.
 fn wrong_kind(key: &str, option: &OptionSpec, raw: &Raw) -> Wrong {
     let help = match (option.kind, raw) {
         (OptionKind::Duration(..), Raw::Number(number)) => {
@@ -332,7 +317,8 @@ fn wrong_kind(key: &str, option: &OptionSpec, raw: &Raw) -> Wrong {
     wrong_type(key, option, raw.describe(), help)
 }
 
-/// A list outside of a file whose brackets or quotes do not match. The words of a command may be secret.
+/// Mistake for a list outside of a file whose brackets or quotes do not match. The words of a
+/// command may be secret.
 fn broken_list(key: &str, option: &OptionSpec, text: &str) -> Wrong {
     let is_command = option.name().ends_with("command");
     let shown = if is_command { MASK } else { text };
@@ -347,8 +333,8 @@ fn broken_list(key: &str, option: &OptionSpec, text: &str) -> Wrong {
     (MistakeKind::Invalid { key: key.to_owned(), reason }, Some(help))
 }
 
-/// The items of a list outside of a file: names with commas between them, with or without brackets around them, or a
-/// TOML list, which is how hints and the manual show lists.
+/// Items of a list outside of a file: names with commas between them, with or without brackets, or
+/// a TOML list, because hints and the manual show TOML lists.
 fn items(text: &str) -> Option<Vec<String>> {
     let text = text.trim();
     let is_quoted = text.contains(['"', '\'']);
@@ -363,8 +349,8 @@ fn items(text: &str) -> Option<Vec<String>> {
     items.iter().all(|item| is_item(item)).then_some(items)
 }
 
-/// Whether a text is an item of a list, and not a part of one whose brackets or quotes do not match. Of a glob and of a
-/// command brackets are a part.
+/// Whether a text is an item, and not a part of a list with unmatched brackets or quotes. Globs and
+/// commands may contain brackets.
 fn is_item(text: &str) -> bool {
     let (opens, closes) = (text.starts_with('['), text.ends_with(']'));
     let is_bare = !opens && !closes || is_address(text);
@@ -374,7 +360,6 @@ fn is_item(text: &str) -> bool {
     is_closed && (is_bare || is_balanced && !(opens && closes))
 }
 
-/// What stands between commas.
 fn separated(text: &str) -> Vec<String> {
     let items = text.split(',').map(|item| item.trim().to_owned());
     items.filter(|item| !item.is_empty()).collect()
@@ -390,7 +375,8 @@ fn loose_list(items: Vec<String>) -> Value {
     Value::List(items.into_iter().map(|text| Item { text, span: None }).collect())
 }
 
-/// How a text is written that was meant for a list: the words of a command, or names with commas between them.
+/// TOML list for a text that was meant as one: the words of a command, or names with commas between
+/// them.
 fn in_brackets(option: &OptionSpec, text: &str) -> String {
     let items = if option.name().ends_with("command") {
         text.split_whitespace().map(str::to_owned).collect()
@@ -439,7 +425,7 @@ fn check_choice(key: &str, words: &[&str], text: &str) -> Result<(), Wrong> {
     if words.contains(&text) {
         return Ok(());
     }
-    // Half of a short word changed makes another word.
+    // If more than half of a short word differs, another word is meant.
     let most = |word: &str| (word.len() / 2).min(3);
     let near =
         words.iter().filter_map(|word| Some((typo::distance(word, text, most(word))?, word)));
@@ -466,7 +452,6 @@ fn wrong_type(key: &str, option: &OptionSpec, found: &'static str, help: Option<
     (MistakeKind::WrongType { key: key.to_owned(), expected, found }, help)
 }
 
-/// A text as a TOML basic string.
 pub fn toml_text(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

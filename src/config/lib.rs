@@ -1,11 +1,12 @@
 //! Configuration: reads it from all sources, validates it, and reports every mistake.
 //!
 //! Input: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Output: [`Loaded`], the
-//! validated [`Config`] with the source of each value, one for each `[[stream]]` of a file that has such; or a
-//! [`ConfigError`] with every mistake. Invariant: nothing is contacted before the whole configuration is valid; no
-//! secret is in any `Debug`, error or listing.
+//! validated [`Config`] with the source of each value, one per `[[stream]]`; or a [`ConfigError`]
+//! with every mistake. Invariant: nothing is contacted before the configuration is valid; no secret
+//! is in any `Debug`, error or listing.
 //!
-//! Precedence: flag, `--set`, environment, the stream's part of the file, the rest of it, libpq's `PG*`, default.
+//! Precedence: flag, `--set`, environment, the stream's part of the file, the rest of it, libpq's
+//! `PG*`, default.
 //!
 //! ```
 //! use std::time::Duration;
@@ -86,85 +87,68 @@ pub use values::{
     OAuthMethod, Property, Rejected, SourceMode,
 };
 
-/// Where the file is looked for when none is named, in this order.
+/// Places to look for the file if none is named, in this order.
 pub const DEFAULT_FILES: [&str; 2] = ["postrider.toml", "/etc/postrider/postrider.toml"];
 
-/// Which file is read.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum FileChoice {
     /// The first of [`DEFAULT_FILES`] that exists, or none.
     #[default]
     Search,
-    /// This one, which must exist.
+    /// This file, which must exist.
     At(PathBuf),
-    /// This text, under this name: it was made, not read, and may hold secrets.
+    /// Generated TOML, which may hold secrets.
     Text {
-        /// What mistakes call it.
+        /// Name of the text in mistakes.
         name: PathBuf,
-        /// TOML.
         text: String,
     },
-    /// None at all.
     Absent,
 }
 
-/// A flag that stands for an option.
 #[derive(Clone)]
 pub struct FlagValue {
-    /// The option: `source.url`.
     pub key: &'static str,
-    /// As typed; may be secret.
+    /// Value as typed; may be secret.
     pub value: String,
-    /// The flag: `--database-url`.
     pub flag: &'static str,
 }
 
-/// Everything a configuration is made of.
 #[derive(Clone, Default)]
 pub struct Inputs {
-    /// The file.
     pub file: FileChoice,
     /// The `a.b=v` of each `--set`, in order.
     pub set: Vec<String>,
-    /// Flags that stand for options.
     pub flags: Vec<FlagValue>,
-    /// The process's environment.
     pub variables: Vec<(String, String)>,
-    /// Of several streams in the file the one that is meant: `--stream`.
+    /// The stream of `--stream`, if the file has several.
     pub only: Option<String>,
 }
 
-/// A configuration with its history.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The name of its `[[stream]]`; `None`: the file has none.
+    /// Name of the `[[stream]]`, if the file has any.
     pub stream: Option<String>,
-    /// The validated configuration.
     pub config: Config,
     /// Every option in the order of the table, then librdkafka's properties.
     pub effective: Vec<Effective>,
-    /// The file that was read, if any.
     pub file: Option<PathBuf>,
-    /// What was passed over and should be known.
     pub warnings: Vec<ConnectInfoWarning>,
 }
 
-/// What a later check objects to in a value: the Kafka client knows its properties, this crate does not.
+/// Objection of a later check to a value. Only the Kafka client knows its properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objection {
-    /// The option, `kafka.properties.NAME` included.
+    /// The option, including `kafka.properties.NAME`.
     pub key: String,
     /// A fragment; never holds a secret.
     pub reason: String,
-    /// What to do about it.
     pub help: Option<String>,
 }
 
-/// A check that needs more than this crate knows.
 pub type Review<'a> = &'a dyn Fn(&Config) -> Vec<Objection>;
 
-/// Reads, merges and validates; `review` sees the result before anybody else does. Of a file with several streams the
-/// one that is [meant](Inputs::only).
+/// Reads, merges and validates the [chosen](Inputs::only) stream, then applies `review`.
 pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> {
     let mut streams = load_streams(inputs, review)?;
     match (streams.pop(), streams.is_empty()) {
@@ -176,7 +160,7 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
     }
 }
 
-/// The same for every stream of the file, in its order; a file without `[[stream]]` is one.
+/// Loads every stream of the file, in its order; a file without `[[stream]]` is one stream.
 pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, ConfigError> {
     let path = match &inputs.file {
         FileChoice::At(path) | FileChoice::Text { name: path, .. } => Some(path.clone()),
@@ -227,7 +211,7 @@ pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, 
                 let (stream, file) = (stream.clone(), path.clone());
                 found.push(Loaded { stream, config, effective, file, warnings });
             }
-            // What is at the top level is wrong in every stream.
+            // A mistake at the top level appears in every stream, but is reported once.
             Err(more) => {
                 mistakes.extend(
                     more.into_iter().filter(|one| !mistakes.contains(one)).collect::<Vec<_>>(),
@@ -249,7 +233,6 @@ pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, 
 
 type Settings = BTreeMap<String, Setting>;
 
-/// What these settings come to.
 fn one(
     inputs: &Inputs,
     settings: &Settings,
@@ -265,7 +248,7 @@ fn one(
     if mistakes.is_empty() { Ok((config, warnings)) } else { Err(mistakes) }
 }
 
-/// What a mistake may repeat a piece of that no longer looks like a secret.
+/// Parts of secrets that a mistake may repeat although they no longer look secret.
 fn secrets_of<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<String> {
     let parts = settings.flatten().flat_map(|(key, setting)| match &setting.value {
         Value::Text(text) => mask::secret_parts(key, text),
@@ -277,12 +260,12 @@ fn secrets_of<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<String> {
     mask::for_scrubbing(parts.collect())
 }
 
-/// Properties that make the Kafka client log in, and so need others.
+/// Properties that make the Kafka client log in, and so require others.
 const SASL: [&str; 3] = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"];
 
 fn to_mistake(objection: Objection, settings: &Settings) -> Mistake {
     let Objection { key, reason, help } = objection;
-    // What is missing has no place; what asks for it has.
+    // A missing option has no place, so the option that requires it is shown.
     let asks = SASL.iter().find_map(|name| settings.get(&format!("{PROPERTIES}.{name}")));
     let asks = asks.filter(|_| key == PROPERTIES || key.starts_with("kafka.properties.sasl."));
     let place = settings.get(&key).or(asks).map_or(SourcePosition::Nowhere, Setting::place);
@@ -293,7 +276,7 @@ fn to_mistake(objection: Objection, settings: &Settings) -> Mistake {
     Mistake { kind, place, help }
 }
 
-/// A file that has more was put there by mistake, and would take the memory of a relay that runs.
+/// A larger file is there by mistake, and would exhaust the memory of a running relay.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 fn read_text(path: &Path) -> Result<String, ConfigError> {
@@ -311,12 +294,11 @@ fn read_text(path: &Path) -> Result<String, ConfigError> {
     }
 }
 
-/// What every option is unless somebody says otherwise.
 fn defaults() -> &'static BTreeMap<String, Setting> {
     static DEFAULTS: LazyLock<BTreeMap<String, Setting>> = LazyLock::new(|| {
         let mut layer = Layer::default();
         for option in OPTIONS {
-            // Defaults are TOML, so that they can be shown as they would be typed.
+            // Defaults are TOML, so that they can be shown as typed.
             let raw = match toml::de::DeValue::parse(option.default) {
                 Ok(value) => file::raw(value.get_ref(), &|_| None),
                 Err(_) => Raw::Other("not TOML"),

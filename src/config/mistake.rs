@@ -1,9 +1,9 @@
 //! Mistakes in a configuration: what is wrong, where it was typed, and how to fix it.
 //!
-//! Input: a situation (`MistakeKind`) and a place; `Span` turns a range of the file into its line and
-//! column. Output: a `ConfigError` with every mistake, not just the first, or with the reason why the file
-//! cannot be read. Invariant: it contains no secret; in lines of the file that are shown, values that may
-//! be secret are masked or cut.
+//! Input: a situation (`MistakeKind`) and a place; `Span` turns a range of the file into its line
+//! and column. Output: a `ConfigError` with all mistakes, or with the reason why the file cannot be
+//! read. Invariant: errors contain no secret; in quoted lines, values that may be secret are masked
+//! or cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,38 +12,32 @@ use std::sync::Arc;
 
 use postrider_secrets::mask::{mask_line, mask_text, scrub};
 
-/// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file that was asked for cannot be read.
     #[error("cannot read `{}`", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The configuration was read and is wrong; at least one mistake, in order of discovery.
+    /// At least one mistake, in order of discovery.
     #[error("{}", Mistakes(.0))]
     Mistakes(Vec<Mistake>),
-    /// One stream is meant, and the file has several.
+    /// The command needs one stream, and the file has several.
     #[error("the configuration has {} streams: {}", names.len(), names.join(", "))]
     SeveralStreams {
         /// In the order of the file.
         names: Vec<String>,
     },
-    /// The stream that is meant is not there.
     #[error("the configuration has no stream `{name}`")]
     UnknownStream {
-        /// As typed.
         name: String,
-        /// Those that are there.
+        /// Existing streams.
         names: Vec<String>,
     },
 }
 
 impl ConfigError {
-    /// What to do about it, where there is one answer.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unreadable { source, .. } => match source.kind() {
@@ -67,7 +61,6 @@ impl ConfigError {
     }
 }
 
-/// What to do about a file that cannot be read.
 pub fn to_read(kind: std::io::ErrorKind) -> Option<String> {
     let help = match kind {
         std::io::ErrorKind::NotFound => "check its path",
@@ -93,20 +86,16 @@ impl fmt::Display for Mistakes<'_> {
     }
 }
 
-/// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// What kind.
     pub kind: MistakeKind,
-    /// Where it was typed.
     pub place: SourcePosition,
-    /// What to do about it.
     pub help: Option<String>,
 }
 
 impl Mistake {
-    /// The same without what it may repeat of a secret that was typed where none belongs.
-    /// `secrets` are those that are known, in the order of [`postrider_secrets::mask::for_scrubbing`].
+    /// Copy in which secrets are masked that were typed in the wrong place. `secrets` are the known
+    /// ones, in the order of [`postrider_secrets::mask::for_scrubbing`].
     pub(super) fn masked(self, secrets: &[String]) -> Self {
         let masked = |text: String| scrub(&mask_text(&text), secrets);
         let kind = match self.kind {
@@ -117,11 +106,11 @@ impl Mistake {
             }
             kind => kind,
         };
-        // It may show how the text would be right.
+        // The help may repeat the typed text.
         Self { kind, help: self.help.map(masked), ..self }
     }
 
-    /// The line it is on; what is in no file comes last.
+    /// Line of the mistake; mistakes outside of files come last.
     pub(super) fn line(&self) -> usize {
         match &self.place {
             SourcePosition::File(excerpt) => excerpt.line,
@@ -142,94 +131,80 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// The situations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MistakeKind {
-    /// Not TOML, or not `key=value`.
+    /// Neither TOML nor `key=value`.
     #[error("not readable: {0}")]
     Syntax(String),
-    /// No option or section of that name.
     #[error("there is no setting `{key}`")]
     UnknownKey {
-        /// As typed, with its section.
+        /// Key as typed, with its section.
         key: String,
     },
-    /// A number where text is due, and the like.
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType {
-        /// The option.
         key: String,
-        /// The kind of value it takes.
+        /// Kind of value, such as "a list of strings".
         expected: &'static str,
-        /// The kind of value that was typed.
         found: &'static str,
     },
-    /// The right type, but not a possible value.
+    /// A value of the right type that is not allowed.
     #[error("`{key}`: {reason}")]
     Invalid {
-        /// The option.
         key: String,
         /// A fragment; names the value unless it may be secret.
         reason: String,
     },
-    /// A possible value that this release does not do.
+    /// A valid value that this release does not support.
     #[error("`{key}`: {reason}")]
     Unsupported {
-        /// The option.
         key: String,
-        /// What is not done.
+        /// A fragment.
         reason: String,
     },
-    /// A librdkafka property that a guarantee rests on.
+    /// A librdkafka property that a guarantee depends on.
     #[error("`kafka.properties.{key}` cannot be set: {reason}")]
     RefusedProperty {
         /// librdkafka's name.
         key: String,
-        /// Why.
         reason: String,
     },
     /// `<VAR>_FILE`, or `<name>_file` in the configuration, names a file that cannot be read.
     #[error("cannot read `{path}`: {reason}")]
     UnreadableFile {
-        /// The file.
         path: String,
-        /// What the system said.
+        /// A fragment from the system's error.
         reason: String,
     },
 }
 
-/// Where a mistake was typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourcePosition {
-    /// In a file.
     File(SourceLine),
-    /// In an environment variable, `--set` or another flag: its name.
+    /// Name of an environment variable or of a flag.
     Named(String),
-    /// Nowhere in particular.
     Nowhere,
 }
 
-/// A line of a file and the part of it that is meant.
+/// A line of a file and the marked part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLine {
-    /// The file.
     pub path: PathBuf,
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
-    /// From 1, in characters.
+    /// Counted from 1, in characters.
     pub column: usize,
     /// The line, without secrets.
     pub text: String,
-    /// How many characters from `column` on are meant; at least 1.
+    /// Number of marked characters from `column`; at least 1.
     pub width: usize,
 }
 
-/// A configuration file as it was read.
 #[derive(Debug, Clone)]
 pub(super) struct SourceFile {
     path: PathBuf,
     text: String,
-    /// Where its lines end. Every setting's place is asked for.
+    /// Offsets of line ends, computed once because every setting's line is looked up.
     line_ends: Vec<usize>,
 }
 
@@ -244,18 +219,18 @@ impl SourceFile {
     }
 }
 
-/// A stretch of a file.
+/// A range of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Span {
     pub(super) file: Arc<SourceFile>,
     pub(super) range: Range<usize>,
-    /// A key, behind which may stand a secret although its name does not say so: it may be
-    /// misspelled, or be the Kafka client's. Its value is not shown.
+    /// Whether this is a key whose value may be secret although its name does not say so: the key
+    /// may be misspelled, or belong to the Kafka client. Such a value is not shown.
     pub(super) is_key: bool,
 }
 
 impl Span {
-    /// The line of it, without what may be secret.
+    /// The line of the span, without possible secrets.
     pub(super) fn excerpt(&self) -> SourceLine {
         let text = &self.file.text;
         let start = self.range.start.min(text.len());
@@ -268,7 +243,7 @@ impl Span {
         let (before, meant, after) = (part(0..from), part(from..to), part(to..line.len()));
         let shown = self.shown(before, meant, after);
         let column = before.chars().count();
-        // Masking may have shortened the line: the caret never points past it.
+        // Masking may have shortened the line; the caret must not point past it.
         let room = (shown.chars().count() + 1).saturating_sub(column).max(1);
         SourceLine {
             path: self.file.path.clone(),
@@ -279,7 +254,7 @@ impl Span {
         }
     }
 
-    /// Other settings on the same line (inline tables) are blanked, since any may be a secret.
+    /// Blanks other settings on the line (inline tables), because any may be a secret.
     fn shown(&self, before: &str, meant: &str, after: &str) -> String {
         let others = usize::from(!self.is_key);
         let before = match before.split_once('=') {
@@ -296,7 +271,7 @@ impl Span {
         line.replace('\t', " ").trim_end().to_owned()
     }
 
-    /// The line's number, from 1.
+    /// Line number, from 1.
     pub(super) fn line(&self) -> usize {
         self.file.line_ends.partition_point(|&end| end < self.range.start) + 1
     }

@@ -1,7 +1,7 @@
-//! `[kafka.oauth]`: how the relay logs in to brokers that take tokens (SASL/OAUTHBEARER).
+//! `[kafka.oauth]`: login to brokers with tokens (SASL/OAUTHBEARER).
 //!
-//! Input: settings. Output: the options, an [`OAuthSection`], and mistakes where a method lacks what it needs or a
-//! secret would be sent in the clear. Invariant: with another method than `off` nothing else chooses a SASL mechanism.
+//! Invariant: with another method than `off` no other option chooses a SASL mechanism. No secret is
+//! sent unencrypted.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -60,28 +60,26 @@ pub(super) const AWS_REGION: OptionSpec = text(
      of the profile. Credentials are looked for as AWS's tools do: variables, web identity, profile, container, instance.",
 );
 
-/// `[kafka.oauth]`
 #[derive(Clone, PartialEq, Eq)]
 pub struct OAuthSection {
-    /// Where tokens come from.
     pub method: OAuthMethod,
-    /// A URL, for `oidc`.
+    /// URL for `oidc`.
     pub endpoint: String,
     /// For `oidc`.
     pub client_id: String,
-    /// For `oidc`. Never to be logged.
+    /// For `oidc`. Must not be logged.
     pub client_secret: String,
-    /// The file that the secret was read from.
+    /// File that the secret was read from.
     pub client_secret_file: Option<PathBuf>,
     /// For `oidc`.
     pub scope: String,
-    /// For `oidc`: names and values.
+    /// Names and values for `oidc`.
     pub parameters: Vec<(String, String)>,
     /// For `oidc`.
     pub ca_file: Option<PathBuf>,
     /// For `command`.
     pub command: Option<PasswordCommand>,
-    /// For `aws_msk_iam`; `None` where it is to be found out.
+    /// For `aws_msk_iam`; `None` if it must be detected.
     pub aws_region: Option<String>,
 }
 
@@ -96,7 +94,7 @@ impl fmt::Debug for OAuthSection {
 }
 
 impl SettingsReader<'_> {
-    /// `[kafka.oauth]`, whether or not it is used.
+    /// Reads `[kafka.oauth]` even if it is not used.
     pub(super) fn oauth(&mut self) -> Option<OAuthSection> {
         let method = self.choice(METHOD.key, OAuthMethod::from_word);
         let endpoint = self.text(ENDPOINT.key, endpoint);
@@ -121,7 +119,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// What the method needs, and what other options say of the same.
+    /// Refuses options that the method lacks, or that conflict with it.
     pub(super) fn logs_in(&mut self, config: &Config) {
         let oauth = &config.kafka.oauth;
         let (missing, help) = match oauth.method {
@@ -155,7 +153,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// A URL that a secret may be sent to.
+/// A URL that may receive a secret.
 fn endpoint(text: &str) -> Result<String, InvalidValue> {
     if text.is_empty() || text.starts_with("https://") {
         return Ok(text.to_owned());

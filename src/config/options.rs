@@ -1,38 +1,31 @@
-//! Defines what an option is: `OptionSpec`, with key, kind of value, default and description.
-//!
-//! Input: constants in the option tables, written with the constructors `text`, `list`, `duration` and so
-//! on. Output: from a key such as `source.slot` its section, its name and its environment variable
-//! (`POSTRIDER_SOURCE__SLOT`); from a key below `kafka.properties` librdkafka's name of the property.
+//! Defines [`OptionSpec`]: key, kind of value, default and description of an option. The option
+//! tables use the constructors `text`, `list`, `duration` and so on.
 
 use std::time::Duration;
 
 type Text = &'static str;
 
-/// What an option's value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionKind {
-    /// Any text; what it must be is checked when the configuration is assembled.
+    /// Any text; further checks follow when the configuration is assembled.
     Text,
     /// A connection string, shown without its password.
     Connection,
-    /// A list of strings; in the environment separated by commas.
+    /// A list of strings, separated by commas in the environment.
     List,
-    /// A name, or a list of names for the same thing.
+    /// A name, or alternative names.
     Names,
-    /// `true` or `false`.
     Switch,
-    /// One of these words.
     Choice(&'static [&'static str]),
-    /// A duration between these bounds, both included.
+    /// A duration between these bounds, inclusive.
     Duration(Duration, Duration),
-    /// A size in bytes between these bounds, both included.
+    /// A size in bytes between these bounds, inclusive.
     Size(u64, u64),
-    /// A number of something between these bounds, both included.
+    /// A number between these bounds, inclusive.
     Count(u64, u64),
 }
 
 impl OptionKind {
-    /// What the value must be, for a reader.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -48,48 +41,42 @@ impl OptionKind {
     }
 }
 
-/// One option.
 #[derive(Debug, Clone, Copy)]
 pub struct OptionSpec {
     /// Section and name: `source.slot`.
     pub key: &'static str,
-    /// What it looks like.
     pub kind: OptionKind,
-    /// The default, as TOML.
+    /// Default as TOML.
     pub default: &'static str,
-    /// What it does, in a sentence or two.
+    /// Description for docs and examples, in a sentence or two.
     pub doc: &'static str,
 }
 
 impl OptionSpec {
-    /// The environment variable that sets it: `POSTRIDER_SOURCE__SLOT`.
+    /// Environment variable: `POSTRIDER_SOURCE__SLOT`.
     pub fn env(&self) -> String {
         env_name(self.key)
     }
 
-    /// The part before the last dot.
     pub fn section(&self) -> &'static str {
         self.key.rsplit_once('.').map_or("", |(section, _)| section)
     }
 
-    /// The part after the last dot.
     pub fn name(&self) -> &'static str {
         self.key.rsplit_once('.').map_or(self.key, |(_, name)| name)
     }
 }
 
-/// What every variable of ours begins with.
 pub(super) const ENV_PREFIX: &str = "POSTRIDER_";
 
-/// The section whose keys are librdkafka's, not ours.
+/// Section whose keys are librdkafka's.
 pub const PROPERTIES: &str = "kafka.properties";
 
-/// librdkafka's name of a property, if the key is one's.
+/// librdkafka's name of a property, if the key is in that section.
 pub(super) fn property(key: &str) -> Option<&str> {
     key.strip_prefix(PROPERTIES)?.strip_prefix('.')
 }
 
-/// The environment variable for a key of the table.
 pub fn env_name(key: &str) -> String {
     format!("{ENV_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
 }

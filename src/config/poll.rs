@@ -1,8 +1,7 @@
-//! `[source.poll]`: how rows are taken from their tables where no replication slot can be had.
+//! `[source.poll]`: reads rows from their tables if no replication slot is available.
 //!
-//! Input: settings. Output: the options ([`MODE`] and those of the section), a [`PollSection`], and mistakes where
-//! another option promises what polling does not keep. Invariant: a mistake points at the option that is to be
-//! changed; a row that is marked is not pending any more.
+//! Invariant: an option that promises more than polling keeps is a mistake. A marked row is not
+//! pending.
 
 use std::time::Duration;
 
@@ -14,10 +13,10 @@ use super::values::{Delivery, MarkWord, SourceMode};
 use postrider_core::route::RuleAction;
 use postrider_service::units::InvalidValue;
 
-/// Parts of the keys that workers share among them: enough for any number of workers that one database feeds, few
-/// enough that all are locked by one short statement.
+/// Parts of the keys that workers share: enough for the workers of one database, and few enough to
+/// lock all in one short statement.
 pub const BUCKETS: u32 = 64;
-/// Rows of one batch, at most: what may be unconfirmed at a time.
+/// Maximum rows of a batch, which may be unconfirmed at a time.
 const BATCH_MAX: u64 = 50_000;
 
 pub(super) const MODE: OptionSpec = choice(
@@ -85,43 +84,38 @@ pub(super) const RETRY_COUNT: OptionSpec = text(
     "A column that is incremented when a row is marked. Empty: none.",
 );
 
-/// `[source.poll]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollSection {
     /// From 1 to [`BUCKETS`].
     pub workers: u32,
     /// Rows, at least 1.
     pub batch: u32,
-    /// Between two looks of an idle worker.
+    /// Pause between two polls of an idle worker.
     pub interval: Duration,
-    /// The channel on which workers are told of rows.
+    /// Channel that notifies workers of rows.
     pub notify: Option<String>,
-    /// What becomes of delivered rows.
     pub mark: PollMark,
-    /// A column that is incremented when a row is marked.
+    /// Column that is incremented when a row is marked.
     pub retry_count: Option<String>,
 }
 
-/// What becomes of delivered rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PollMark {
-    /// This column, NULL before, gets the time.
+    /// Column that is NULL until it gets the time.
     ProcessedAt(String),
-    /// A column that has one of some values gets another one.
+    /// Column whose value changes from one of `pending` to `sent`.
     Status {
-        /// The column.
         column: String,
-        /// At least one.
+        /// At least one value.
         pending: Vec<String>,
-        /// None of those.
+        /// Not one of `pending`.
         sent: String,
     },
-    /// They are deleted.
     Delete,
 }
 
 impl SettingsReader<'_> {
-    /// `[source.poll]`, whether or not it is used.
+    /// Reads `[source.poll]` even if polling is off.
     pub(super) fn poll(&mut self) -> Option<PollSection> {
         let workers = self.count(WORKERS.key).and_then(|count| u32::try_from(count).ok());
         let batch = self.count(BATCH.key).and_then(|count| u32::try_from(count).ok());
@@ -162,7 +156,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// What other options promise and polling does not keep.
+    /// Refuses options that promise more than polling keeps.
     pub(super) fn polls(&mut self, config: &Config) {
         if config.source.mode == SourceMode::Stream {
             return;

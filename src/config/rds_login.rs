@@ -1,8 +1,7 @@
-//! `source.login = "rds_iam"`: passwords that AWS credentials sign, for roles of RDS and Aurora.
+//! `source.login = "rds_iam"`: passwords signed with AWS credentials, for roles of RDS and Aurora.
 //!
-//! Input: the options, and AWS's variables. Output: a [`PasswordIssuer`] for the connection. Invariant: a password is
-//! issued for each connect, as it is good for 15 minutes; it is sent over encrypted connections only, as servers ask for
-//! it in the clear.
+//! Invariant: each connection gets a new password, which is valid for 15 minutes. Passwords are
+//! sent only over encrypted connections, because servers request them in clear text.
 
 use std::sync::Arc;
 
@@ -27,7 +26,6 @@ pub(super) const AWS_REGION: OptionSpec = text(
      profile.",
 );
 
-/// See the module.
 struct RdsLogin {
     region: Option<String>,
     environment: AwsEnvironment,
@@ -52,7 +50,6 @@ impl PasswordIssuer for RdsLogin {
 }
 
 impl SettingsReader<'_> {
-    /// The connection with the login that is wanted.
     pub(super) fn logged_in(&mut self, connect: ConnectInfo) -> Option<ConnectInfo> {
         let login = self.choice(LOGIN.key, SourceLogin::from_word)?;
         let region = self.as_typed(AWS_REGION.key)?;

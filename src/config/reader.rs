@@ -1,8 +1,7 @@
-//! `SettingsReader`: takes typed values out of the merged settings, and collects what is wrong with them.
+//! `SettingsReader`: takes typed values out of the merged settings, and collects mistakes.
 //!
-//! Input: a key and how to parse its value. Output: text, a word of an enum, a list, a duration, a size or
-//! a switch; `None` if the value was refused. Invariant: each refused value gives a mistake that points at
-//! the place where it was typed, so that all mistakes are reported together.
+//! Invariant: `None` means that the value was refused. Each refused value gives a mistake at the
+//! place where it was typed, so that all mistakes are reported together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +14,6 @@ use postrider_service::units::InvalidValue;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Takes settings out of the merged map, and notes what is wrong with them.
 pub(super) struct SettingsReader<'a> {
     pub(super) settings: &'a BTreeMap<String, Setting>,
     pub(super) env: Env<'a>,
@@ -50,7 +48,7 @@ impl<'a> SettingsReader<'a> {
         self.text(key, |word| from_word(word).ok_or_else(|| InvalidValue::new("is not a choice")))
     }
 
-    /// The outer option is "no mistake", the inner one "there is such a column".
+    /// The outer option means "no mistake", the inner one "there is such a column".
     #[expect(clippy::option_option, reason = "two questions, two answers")]
     pub(super) fn optional_column(&mut self, key: &str) -> Option<Option<String>> {
         self.text(key, |text| match text {
@@ -99,7 +97,7 @@ impl<'a> SettingsReader<'a> {
         (self.mistakes.len() == before).then_some(values)
     }
 
-    /// Whether somebody has set the option: its value is not the default.
+    /// Whether the option was set by a user.
     pub(super) fn is_typed(&self, key: &str) -> bool {
         let origin = self.settings.get(key).map(|setting| &setting.origin);
         origin.is_some_and(|origin| *origin != SettingOrigin::Default)
@@ -139,7 +137,7 @@ impl<'a> SettingsReader<'a> {
         None
     }
 
-    /// Cannot happen while the default of every option is of its kind, which a test checks.
+    /// Unreachable while the default of every option is of its kind, which a test checks.
     pub(super) fn absent<T>(&mut self, key: &str) -> Option<T> {
         self.refuse(key, InvalidValue::new("has no value"))
     }

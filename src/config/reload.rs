@@ -1,17 +1,15 @@
-//! What a running relay takes over of a configuration that was read again.
+//! Which options a running relay applies from a configuration that was read again.
 //!
-//! Input: the configuration in effect, and the new one. Output: the two put together ([`taken_over`]), or why they do not
-//! go together; [`is_taken_over`] says it of an option. Invariant: what is put together has passed the checks that concern
-//! options of both, so that no route goes to a topic that is the relay's own in effect.
+//! Invariant: [`taken_over`] checks options of both configurations together, so that no route goes
+//! to one of the relay's own topics in effect.
 
 use super::checks;
 use super::model::Config;
 use postrider_core::route::{PatternSpec, RuleAction, WHOLE_VALUE};
 use postrider_service::units::InvalidValue;
 
-/// Sections whose options are taken over.
 const SECTIONS: [&str; 3] = ["outbox.", "route.", "format."];
-/// But for these: what is known of topics, and of rows that are refused, is kept for the life of the process.
+/// Exceptions: the state of topics and of refused rows is kept for the life of the process.
 const KEPT: [&str; 5] = [
     "route.rejected",
     "route.missing_topic",
@@ -19,16 +17,14 @@ const KEPT: [&str; 5] = [
     "route.create_topics",
     "route.create_topics_max",
 ];
-/// Taken over where no flag and no variable goes before it.
+/// Applied if neither a flag nor a variable takes precedence.
 pub const LEVEL: &str = "log.level";
 
-/// Whether a running relay takes over another value of this option.
 pub fn is_taken_over(key: &str) -> bool {
     let is_ours = SECTIONS.iter().any(|section| key.starts_with(section));
     key == LEVEL || (is_ours && !KEPT.contains(&key))
 }
 
-/// `current` with what a running relay takes over of `next`.
 pub fn taken_over(current: &Config, next: &Config) -> Result<Config, InvalidValue> {
     let mut config = current.clone();
     config.outbox = next.outbox.clone();
@@ -118,7 +114,7 @@ mod tests {
     fn new_routes_and_old_topics_of_the_relays_own_must_go_together() {
         let current = config(&["dead_letters.topic=bad"]);
         for route in ["route.topic=bad", "route.topic=postrider.progress.x"] {
-            // With a dead-letter topic of its own it would do, after a restart.
+            // This route is valid with its own dead-letter topic, after a restart.
             let mut next = config(&[]);
             next.route.topic = route.trim_start_matches("route.topic=").to_owned();
             assert!(taken_over(&current, &next).is_err(), "{route}");

@@ -1,15 +1,13 @@
 //! Declares the options of a routing rule, and recognises their keys, such as `route.rules.0.glob`.
 //!
-//! Input: a key. Output: `option` returns its `OptionSpec`; `is_rules` and `is_rule` say whether it belongs
-//! to the rules or is one rule. They are apart from the option table because their keys contain an index.
-//! Invariant: an index has one spelling (no leading zeros).
+//! The option table does not contain them because their keys contain an index. Invariant: an index
+//! has one spelling (no leading zeros).
 
 use super::options::{OptionSpec, list, switch, text};
 
-/// The key of the array, and the section in a file.
 pub(super) const RULES: &str = "route.rules";
 
-/// What a rule can say. `N` stands for its number, from 0.
+/// Options of a rule. `N` stands for its number, from 0.
 pub const RULE_OPTIONS: &[OptionSpec] = &[
     text(
         "route.rules.N.column",
@@ -42,7 +40,6 @@ pub const RULE_OPTIONS: &[OptionSpec] = &[
     ),
 ];
 
-/// The option behind `route.rules.<number>.<name>`.
 pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
     let (number, name) = key.strip_prefix(RULES)?.strip_prefix('.')?.split_once('.')?;
     // `00` would be a second name of rule 0.
@@ -50,12 +47,12 @@ pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
     RULE_OPTIONS.iter().find(|option| option.name() == name)
 }
 
-/// Whether the key is the array, or begins like what is in it.
+/// Whether the key is the array, or belongs to it.
 pub(super) fn is_rules(key: &str) -> bool {
     key.strip_prefix(RULES).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Whether the key is that of a rule as a whole: a section in a file.
+/// Whether the key is a whole rule: a section in a file.
 pub(super) fn is_rule(key: &str) -> bool {
     is_rules(key) && key.matches('.').count() == 2
 }

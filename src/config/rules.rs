@@ -1,8 +1,7 @@
 //! Reads and validates the routing rules, `[[route.rules]]`.
 //!
-//! Input: settings with keys such as `route.rules.0.glob`. Output: `RuleSpec`s in the order of their
-//! numbers, or mistakes; `topics` lists the topics that rules name, for the check that rows may go there.
-//! Invariant: a rule has one pattern, and either drops its rows or changes how they are sent.
+//! Output: `RuleSpec`s in the order of their numbers, or mistakes. Invariant: a rule has one
+//! pattern, and either drops its rows or changes how they are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +17,6 @@ use postrider_core::route::{
 };
 use postrider_service::units::InvalidValue;
 
-/// The numbers that are in use, in order.
 fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
     let number = |key: &String| {
         let rest = key.strip_prefix(RULES)?.strip_prefix('.')?;
@@ -27,7 +25,7 @@ fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
     settings.keys().filter_map(number).collect()
 }
 
-/// The topics that rules name, each with its key and the expression whose groups it may name.
+/// Topics that rules name, each with its key and the expression whose groups it may name.
 pub(super) fn topics<'a>(
     settings: &BTreeMap<String, Setting>,
     rules: &'a [RuleSpec],
@@ -43,7 +41,7 @@ pub(super) fn topics<'a>(
     named.collect()
 }
 
-/// Whether each row that the later rule matches is matched by the earlier one. Where nobody can tell: no.
+/// Whether the earlier rule certainly matches each row that the later one matches.
 fn covers(earlier: &RuleSpec, later: &RuleSpec) -> bool {
     let is_all = match &earlier.pattern {
         PatternSpec::Glob(glob) => glob.chars().all(|char| char == '*'),
@@ -59,7 +57,7 @@ fn covers(earlier: &RuleSpec, later: &RuleSpec) -> bool {
 }
 
 impl SettingsReader<'_> {
-    /// Every rule, in order. `by` is the column of a rule that names none.
+    /// `by` is the column of a rule that names none.
     pub(super) fn rules(&mut self, by: &str, outbox: &OutboxSection) -> Option<Vec<RuleSpec>> {
         let numbers = numbers(self.settings);
         let rules: Vec<(u16, Option<RuleSpec>)> = numbers
@@ -85,7 +83,6 @@ impl SettingsReader<'_> {
     }
 }
 
-/// One rule being read.
 struct RuleReader<'r, 's> {
     number: u16,
     reader: &'r mut SettingsReader<'s>,
@@ -122,7 +119,7 @@ impl RuleReader<'_, '_> {
         Some(RuleSpec { column: resolve(&column), pattern, action })
     }
 
-    /// The pattern, and the regular expression that the topic's groups are those of.
+    /// The pattern, and the regular expression whose groups the topic may name.
     fn pattern(&mut self) -> Option<(PatternSpec, String)> {
         let glob = self.given("glob", checks::glob)?;
         let regex = self.given("regex", |text| Ok(text.to_owned()))?;
@@ -166,7 +163,7 @@ impl RuleReader<'_, '_> {
         self.given(name, checks::identifier)
     }
 
-    /// The outer option is "no mistake", the inner one "it was given, and is not empty".
+    /// The outer option means "no mistake", the inner one "given and not empty".
     #[expect(clippy::option_option, reason = "two questions, two answers")]
     fn given<T>(
         &mut self,
@@ -193,7 +190,7 @@ impl RuleReader<'_, '_> {
 
     fn refuse<T>(&mut self, name: &str, reason: &str, help: &str) -> Option<T> {
         let refusal = InvalidValue::new(reason).help(help);
-        // What is missing has no place; the rule has.
+        // A missing option has no place, so another option of the rule is shown.
         let mut given =
             RULE_OPTIONS.iter().map(OptionSpec::name).filter(|name| self.is_given(name));
         let shown = if self.is_given(name) { name } else { given.next().unwrap_or(name) };

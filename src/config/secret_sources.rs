@@ -1,8 +1,8 @@
-//! Reads the settings that may hold secrets: Postgres's connection string and librdkafka's properties.
+//! Reads the settings that may hold secrets: Postgres's connection string and librdkafka's
+//! properties.
 //!
-//! Input: merged settings. Output: how to connect to Postgres, the properties, and the files (`_FILE`
-//! variables, `_file` in the configuration) and commands that secrets come from, so that a running relay can read them again after a
-//! rotation. Invariant: no command is run here.
+//! Output includes the files and commands of secrets, so that a running relay can read them again
+//! after a rotation. Invariant: no command is run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 use postrider_secrets::mask::is_secret_name;
 use postrider_service::units::InvalidValue;
 
-/// The name is not repeated: it may be a piece of a password.
+/// The variable's name is not repeated, because it may be a part of a password.
 const NOT_REPLACED: &str =
     "has a variable in it, as a shell or Kubernetes writes it, and nothing replaces variables here";
 
 impl SettingsReader<'_> {
-    /// Understands the connection string, with what it leaves to files and a command.
+    /// Parses the connection string, and the settings that refer to files and a command.
     pub(super) fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
         if checks::has_variable(url.expose()) {
             let help = "leave the password out of the URL, and set PGPASSWORD in the environment\n\
@@ -49,8 +49,8 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Refuses values with a variable in them, which would be sent as they are. A file that holds a secret and nothing
-    /// else may have any text in it.
+    /// Refuses values that contain a variable, which would be sent unreplaced. A file with only a
+    /// secret may contain any text.
     pub(super) fn variables(&mut self) {
         let settings = self.settings;
         for (key, setting) in settings {
@@ -79,7 +79,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// What is handed to librdkafka as it is.
+    /// Properties that are passed unchanged to librdkafka.
     pub(super) fn properties(&mut self) -> Vec<Property> {
         let named = |(key, setting): (&String, &Setting)| match (property(key), &setting.value) {
             (Some(name), Value::Text(value)) => {
@@ -90,7 +90,6 @@ impl SettingsReader<'_> {
         self.settings.iter().filter_map(named).collect()
     }
 
-    /// The files that hold properties of the Kafka client, by name.
     pub(super) fn files_of(&self, properties: &[Property]) -> BTreeMap<String, PathBuf> {
         let file = |property: &Property| {
             let name = &property.name;
@@ -99,7 +98,7 @@ impl SettingsReader<'_> {
         properties.iter().filter_map(file).collect()
     }
 
-    /// The file that a setting was read from, if a `_FILE` variable or a `_file` of the configuration named one.
+    /// File that a setting was read from, if a `_FILE` variable or a `_file` setting named one.
     pub(super) fn file_of(&self, key: &str) -> Option<PathBuf> {
         match &self.settings.get(key)?.origin {
             SettingOrigin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
@@ -108,7 +107,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// The outer option is "no mistake", the inner one "there is such a command".
+    /// The outer option means "no mistake", the inner one "there is such a command".
     #[expect(clippy::option_option, reason = "two questions, two answers")]
     pub(super) fn password_command(&mut self, key: &str) -> Option<Option<PasswordCommand>> {
         let words = self.items(key, |word| Ok(word.to_owned()))?;

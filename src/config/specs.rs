@@ -1,8 +1,5 @@
-//! Converts the configuration to the settings of the core, which does not know the configuration.
-//!
-//! Input: a validated `Config`. Output: which tables and messages are read (`OutboxSpec`), how a row
-//! becomes a record (`RouteSpec`), which topics rows may go to (`TopicsSpec`), and what happens to rejected
-//! and updated rows (`Policy`).
+//! Converts the validated configuration to the settings of the core, which does not know the
+//! configuration.
 
 use postrider_core::outbox::{MessageSpec, OutboxSpec};
 use postrider_core::pipeline::{Policy, RejectPolicy};
@@ -12,7 +9,7 @@ use super::model::Config;
 use super::values::Rejected;
 
 impl Config {
-    /// The outbox tables; the router adds the columns it wants.
+    /// The outbox tables; the router adds the columns it needs.
     pub fn outbox_spec(&self) -> OutboxSpec {
         let messages = MessageSpec {
             prefixes: self.messages.prefixes.clone(),
@@ -23,7 +20,7 @@ impl Config {
             .with_aliases(self.outbox.aliases.clone())
     }
 
-    /// How a row becomes a record; compiles.
+    /// Rules for turning a row into a record; they compile.
     pub fn route_spec(&self) -> RouteSpec {
         let Self { outbox, route, format, kafka, .. } = self;
         RouteSpec {
@@ -58,7 +55,6 @@ impl Config {
         }
     }
 
-    /// Which topics rows may go to.
     pub fn topics_spec(&self) -> TopicsSpec {
         TopicsSpec {
             own: vec![self.dead_letters.topic.clone(), self.progress.topic.clone()],
@@ -66,7 +62,6 @@ impl Config {
         }
     }
 
-    /// What happens to rows that cannot be delivered or should not have changed.
     pub fn policy(&self) -> Policy {
         let topic = &self.dead_letters.topic;
         Policy {

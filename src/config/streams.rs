@@ -1,9 +1,9 @@
-//! Several streams in one file: the `[[stream]]` tables, each with what is at the top level as its defaults.
+//! Several streams in one file: the `[[stream]]` tables, whose defaults are the options at the top
+//! level.
 //!
-//! Input: the tables of a file. Output: the settings of each stream, and mistakes: options that are of the whole process,
-//! names that are given twice, streams that would get into each other's way. Invariant: no two streams of a configuration
-//! that is accepted read the same slot, and so none have the same transactional id or the same progress: both are made of
-//! the server, the database and the slot.
+//! Input: the tables. Output: the settings of each stream, and mistakes. Invariant: no two accepted
+//! streams read the same slot. So none share a transactional id or progress, which derive from
+//! server, database and slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,36 +14,31 @@ use super::values::{Delivery, SourceMode};
 use super::{Config, Loaded, Settings};
 use postrider_postgres::libpq::{Endpoint, HostAddress};
 
-/// The array of tables.
 pub(super) const STREAM: &str = "stream";
-/// What each has beside its settings.
 pub(super) const NAME: &str = "name";
 
-/// Longest name, in bytes: it is a label of each metric and part of each line of the log.
+/// Longest name, in bytes: the name is a label of each metric and part of each log line.
 const NAME_BYTES_MAX: usize = 63;
 
 /// Sections of the process: it has one HTTP server, one log and one exporter of traces.
 const OF_THE_PROCESS: [&str; 3] = ["http.", "log.", "traces."];
 
-/// Whether an option is of the whole process, not of a stream of it.
 pub fn is_of_the_process(key: &str) -> bool {
     OF_THE_PROCESS.iter().any(|section| key.starts_with(section))
 }
 
-/// One `[[stream]]`.
 #[derive(Debug, Clone)]
 pub(super) struct StreamTable {
     pub(super) name: String,
-    /// Its name's place.
     pub(super) place: Span,
     pub(super) layer: Layer,
 }
 
 impl StreamTable {
-    /// Its settings, over those of the top level, below those of the environment and of flags.
+    /// Settings of the stream: above the top level, below environment and flags.
     pub(super) fn over(&self, top: &Settings, above: &Settings) -> Settings {
         let own = &self.layer.settings;
-        // Rules are tried in order: those of the top level are not mixed with a stream's own.
+        // Rules are tried in order, so a stream's own rules replace those of the top level.
         let has_rules = own.keys().any(|key| is_rules(key));
         let kept = top.iter().filter(|(key, _)| !(has_rules && is_rules(key)));
         let all = kept.chain(own).chain(above);
@@ -51,11 +46,12 @@ impl StreamTable {
     }
 }
 
-/// What tells one stream from another: the same for all of them, each row would be sent once for each.
+/// Options that must differ. If they were equal for all streams, each row would be sent once per
+/// stream.
 const OF_EACH: [&str; 4] = ["source.url", "source.slot", "source.publication", "source.tables"];
 
-/// Settings from outside the file that would go over what streams of it say, though they are what tells them apart. A flag
-/// is for whoever runs one stream by hand.
+/// Refuses environment and `--set` values that override such an option of streams. A flag is
+/// allowed, because it is for a user who runs one stream.
 pub(super) fn overridden(chosen: &[&StreamTable], above: &Settings) -> Vec<Mistake> {
     let is_flag = |setting: &Setting| match setting.place() {
         SourcePosition::Named(name) => name.starts_with("--"),
@@ -83,7 +79,7 @@ pub(super) fn overridden(chosen: &[&StreamTable], above: &Settings) -> Vec<Mista
     all
 }
 
-/// A name that can be a label, a part of a URL and a word of a command; or what is wrong with it.
+/// Checks that a name can be a label, a part of a URL and a word of a command.
 pub(super) fn check_name(name: Option<&str>) -> Result<String, String> {
     let is_plain = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
@@ -102,7 +98,6 @@ pub(super) fn wrong_name(reason: String, place: &Span) -> Mistake {
     Mistake { kind, place: SourcePosition::File(place.excerpt()), help }
 }
 
-/// What is wrong with the tables, each by itself and beside the others.
 pub(super) fn mistakes(streams: &[StreamTable]) -> Vec<Mistake> {
     let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
     for stream in streams {
@@ -126,7 +121,7 @@ pub(super) fn mistakes(streams: &[StreamTable]) -> Vec<Mistake> {
     all
 }
 
-/// Those that are meant; none, where the file has none.
+/// The chosen streams; none if the file has none.
 pub(super) fn choose<'a>(
     streams: &'a [StreamTable],
     only: Option<&str>,
@@ -139,7 +134,7 @@ pub(super) fn choose<'a>(
     })
 }
 
-/// Streams that would get into each other's way.
+/// Refuses streams that would conflict, such as two on one slot.
 pub(super) fn collisions(
     streams: &[Loaded],
     settings: &[(Option<String>, Settings)],
@@ -155,7 +150,6 @@ pub(super) fn collisions(
     all
 }
 
-/// How two streams get into each other's way.
 struct Clash {
     key: &'static str,
     what: String,
@@ -172,7 +166,7 @@ impl Clash {
     }
 }
 
-/// A server by its address; one of this machine by one of the names that it has in any file.
+/// Address of a server, with one name for this machine.
 fn server(endpoint: &Endpoint) -> String {
     match &endpoint.address {
         HostAddress::Tcp { host, .. } if ["127.0.0.1", "::1"].contains(&host.as_str()) => {

@@ -25,7 +25,7 @@ use postrider_core::route::{
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// Every option. Order is the order of the documentation.
+/// Every option, in the order of the documentation.
 pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         key: "source.url",
@@ -474,7 +474,6 @@ pub const OPTIONS: &[OptionSpec] = &[
     ),
 ];
 
-/// The option of that key.
 pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
     static BY_KEY: LazyLock<BTreeMap<&str, &OptionSpec>> =
         LazyLock::new(|| OPTIONS.iter().map(|option| (option.key, option)).collect());

@@ -1,4 +1,5 @@
-//! Tests of the configuration as a whole: files with mistakes, precedence, sources, secrets, documentation.
+//! Tests of the configuration as a whole: files with mistakes, precedence, sources, secrets,
+//! documentation.
 
 mod mistakes;
 mod precedence;
@@ -8,7 +9,6 @@ mod streams;
 use super::{FileChoice, FlagValue, Inputs, Loaded, load};
 use crate::ConfigError;
 
-/// Everything there is to set, beside an optional file.
 #[derive(Default)]
 struct Given<'a> {
     file: Option<&'a str>,

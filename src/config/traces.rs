@@ -1,7 +1,5 @@
-//! The options of `[traces]`, and the check of a collector's address.
-//!
-//! Input: the text of an option. Output: its value, or why it is none. Invariant: an address holds no password, so
-//! that it can be shown.
+//! The options of `[traces]`, and the check of a collector's address. An address holds no password,
+//! so that it can be shown.
 
 use super::options::{OptionSpec, count, text};
 use postrider_service::units::InvalidValue;
@@ -21,7 +19,6 @@ pub(super) const MAX_PER_SECOND: OptionSpec = count(
     "How many rows a second get a span at most; the others are counted.",
 );
 
-/// `None` where nothing is named.
 pub(super) fn endpoint(text: &str) -> Result<Option<String>, InvalidValue> {
     if text.is_empty() {
         return Ok(None);

@@ -1,11 +1,8 @@
-//! Measures how far two names are apart, to suggest the one that was probably meant.
-//!
-//! Input: two names and a limit. Output: the number of edits between them, or `None` above the limit. Names
-//! whose lengths differ by more than the limit are not compared, so a long input costs little.
+//! Measures the distance of two names, to suggest the intended one.
 
 /// Letters added, left out, changed or swapped with the next between two names, if at most `most`.
 pub fn distance(name: &str, other: &str, most: usize) -> Option<usize> {
-    // Names that differ in length by more are further apart.
+    // Distance is at least the difference of lengths, so long input costs little.
     let longer = name.chars().count().abs_diff(other.chars().count());
     let apart = || strsim::damerau_levenshtein(name, other);
     (longer <= most).then(apart).filter(|distance| *distance <= most)

@@ -1,8 +1,7 @@
 //! Enums and small types of the validated configuration.
 //!
-//! Input: text that an operator typed. Output: `ConnectionString` and `Property`, which keep a text that
-//! may be secret and mask it when printed; enums such as `Delivery`, `Rejected` and `LogLevel`, each with
-//! its words in the file.
+//! Input: text that an operator typed. Output: `ConnectionString` and `Property`, which mask a text
+//! that may be secret; enums such as `Delivery` and `LogLevel` with their words in the file.
 
 use std::fmt;
 
@@ -13,12 +12,11 @@ use postrider_core::route::keyword_enum;
 pub struct ConnectionString(String);
 
 impl ConnectionString {
-    /// Wraps the text as typed.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text as typed, password included. Never to be logged.
+    /// The text as typed, including a password. Must not be logged.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -36,12 +34,11 @@ impl fmt::Debug for ConnectionString {
     }
 }
 
-/// A librdkafka property. Its value is masked in `Debug` where it may be secret.
+/// A librdkafka property. `Debug` masks a value that may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Property {
-    /// librdkafka's name, such as `security.protocol`.
     pub name: String,
-    /// The value as librdkafka takes it. Never to be logged.
+    /// The value for librdkafka. Must not be logged.
     pub value: String,
 }
 
@@ -53,123 +50,98 @@ impl fmt::Debug for Property {
 }
 
 keyword_enum!(
-    /// Whether missing publication and slot are created at start.
     Create {
-        /// Created when missing.
         Auto = "auto",
-        /// A missing one is an error.
         Never = "never",
     }
 );
 keyword_enum!(
-    /// What the relay logs in to Postgres with.
+    /// Credentials for Postgres.
     SourceLogin {
-        /// A password or a certificate, as psql would.
+        /// A password or a certificate, as for psql.
         Password = "password",
         /// A password signed by AWS credentials.
         RdsIam = "rds_iam",
     }
 );
 keyword_enum!(
-    /// Where the tokens of a login by OAUTHBEARER come from.
+    /// Source of tokens for OAUTHBEARER.
     OAuthMethod {
-        /// There is no such login.
         Off = "off",
-        /// An OIDC token endpoint.
         Oidc = "oidc",
-        /// A command.
         Command = "command",
-        /// AWS credentials, for MSK.
         AwsMskIam = "aws_msk_iam",
     }
 );
 keyword_enum!(
-    /// Where rows are read from.
     SourceMode {
-        /// The log, by a replication slot.
         Stream = "stream",
-        /// The tables, by polling.
         Poll = "poll",
     }
 );
 keyword_enum!(
-    /// How a row that was polled is marked as delivered.
+    /// Mark on a polled row that was delivered.
     MarkWord {
-        /// A time is written into a column that was NULL.
+        /// A time in a column that was NULL.
         ProcessedAt = "processed_at",
-        /// A column gets another value.
+        /// Another value in a column.
         Status = "status",
-        /// The row is deleted.
         Delete = "delete",
     }
 );
 keyword_enum!(
-    /// What happens to a row that cannot be delivered as it is (G4).
+    /// Treatment of a row that cannot be delivered unchanged (G4).
     Rejected {
-        /// Sent to the dead-letter topic.
         DeadLetter = "dead_letter",
-        /// Stops the relay; the row stays in Postgres.
         Stop = "stop",
         /// Left out, with an audit line in the log.
         Skip = "skip",
     }
 );
 keyword_enum!(
-    /// What happens to rows whose topic the brokers do not have, or deny us.
+    /// Treatment of rows whose topic is missing or not authorised.
     MissingTopicWord {
-        /// They wait, and all behind them.
+        /// The row and all rows behind it wait.
         Wait = "wait",
-        /// The topic is created.
         Create = "create",
-        /// They are sent to the dead-letter topic.
         DeadLetter = "dead_letter",
     }
 );
 keyword_enum!(
-    /// The delivery guarantee.
     Delivery {
         /// Every committed row at least once, first occurrences in order.
         AtLeastOnce = "at_least_once",
-        /// Every committed row once, for who reads committed records only.
+        /// Every committed row once, for consumers that read committed records only.
         ExactlyOnce = "exactly_once",
     }
 );
 keyword_enum!(
     /// Batch compression; librdkafka's names.
     Compression {
-        /// LZ4.
         Lz4 = "lz4",
-        /// Zstandard, where built in.
         Zstd = "zstd",
-        /// Snappy.
         Snappy = "snappy",
-        /// Gzip.
         Gzip = "gzip",
-        /// None.
         None = "none",
     }
 );
 keyword_enum!(
-    /// The form of log lines.
     LogFormat {
-        /// For people.
         Text = "text",
-        /// One JSON object a line.
         Json = "json",
     }
 );
 keyword_enum!(
-    /// The least severe line that is logged.
     LogLevel {
-        /// Only what an operator must act on.
+        /// Only events that an operator must act on.
         Error = "error",
-        /// And what was unexpected but passed by itself.
+        /// Also unexpected events that passed.
         Warn = "warn",
-        /// And state changes.
+        /// Also state changes.
         Info = "info",
-        /// And decisions.
+        /// Also decisions.
         Debug = "debug",
-        /// And rows.
+        /// Also rows.
         Trace = "trace",
     }
 );

@@ -12,8 +12,7 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
     }
 }
 
-/// The file, the line it must name, what the caret must stand under, and words of the message or
-/// help.
+/// File, expected line, text above the caret, and words of the message or help.
 const FILES: &[(&str, usize, &str, &str)] = &[
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
     ("[sorce]\nslot = \"x\"", 1, "sorce", "did you mean [source]?"),
@@ -192,7 +191,7 @@ fn what_is_meant_without_doubt_is_accepted() {
     assert_eq!(config.kafka.brokers, ["k1:9092", "k2:9092"]);
     assert_eq!((config.source.poll.workers, config.source.poll.batch), (4, 50));
     assert_eq!((config.route.missing_topic.create_max, config.traces.max_per_second), (7, 0));
-    // A price tag is no variable, and a file of a secret may hold any text.
+    // A price is not a variable, and the file of a secret may hold any text.
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "a${b}c\n").unwrap();
@@ -238,7 +237,7 @@ fn a_relative_path_of_a_secret_is_named_with_its_folder() {
         missing.contains("cannot read `nowhere/url`") && missing.ends_with(&folder),
         "{missing}"
     );
-    // The secret itself in the place of its file.
+    // The secret itself instead of its file.
     for mistaken in [
         "[source]\nurl_file = \"postgres://app:hunter2@db/shop\"",
         "[kafka.properties]\n\"sasl.password_file\" = \"hunter2\"",
@@ -312,7 +311,7 @@ fn missing_parts_of_a_login_are_reported() {
     );
 }
 
-/// What of the report of a file is not as it must be.
+/// Difference between the report of a file and the expected one.
 fn difference(&(text, line, under, words): &(&str, usize, &str, &str)) -> Option<String> {
     let found = mistakes(&Given { file: Some(text), ..Given::default() });
     let [Mistake { kind, place: SourcePosition::File(excerpt), help }] = found.as_slice() else {
@@ -425,7 +424,7 @@ fn a_word_that_is_unlike_every_choice_is_not_taken_for_one() {
 
 #[test]
 fn variables_of_others_are_left_alone() {
-    // What Kubernetes sets for a service named `postrider`, and the file's own variable.
+    // Kubernetes sets these for a service named `postrider`, except the file's own variable.
     let env = [
         ("POSTRIDER_PORT", "tcp://10.0.0.1:8484"),
         ("POSTRIDER_PORT_8484_TCP_ADDR", "10.0.0.1"),
@@ -463,7 +462,6 @@ fn no_message_shows_a_secret() {
     }
 }
 
-/// Whatever option it is typed for, in whatever layer.
 #[test]
 fn no_message_shows_the_password_of_a_url_or_of_one_without_its_scheme() {
     for value in ["postgres://app:hunter2@db/shop", "app:hunter2@db/shop", "app:hun=hunter2@db"] {
@@ -544,8 +542,7 @@ proptest::proptest! {
         }
     }
 
-    /// Every option from every layer with any text: a configuration that can be shown, or mistakes
-    /// that can.
+    /// Any text for any option in any layer gives a printable configuration or printable mistakes.
     #[test]
     fn any_value_in_any_layer_is_taken_or_refused(
         option in proptest::sample::select(OPTIONS),

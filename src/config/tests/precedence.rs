@@ -70,7 +70,7 @@ fn a_list_is_taken_as_a_file_would_have_it_too() {
     let set = ["kafka.brokers=[::1]:9092,[::2]"];
     let loaded = Given { set: &set, ..Given::default() }.load().unwrap();
     assert_eq!(loaded.config.kafka.brokers, ["[::1]:9092", "[::2]"], "of an address, too");
-    // Of a glob a bracket is a part.
+    // A glob may contain a bracket.
     let set = ["route.topics_allowed=[ab]*"];
     let loaded = Given { set: &set, ..Given::default() }.load().unwrap();
     let line = effective(&loaded, "route.topics_allowed");

@@ -67,7 +67,7 @@ fn one_stream_is_meant_and_the_error_lists_them() {
     assert!(none.hint().unwrap().contains("leave --stream out"));
 }
 
-/// After two streams that go together: what is wrong, the line, and words of the message or the help.
+/// Text added to two valid streams, expected line, and words of the message or the help.
 #[test]
 fn streams_that_get_into_each_others_way_are_refused_by_name() {
     for (more, line, words) in [
@@ -103,7 +103,7 @@ fn streams_that_get_into_each_others_way_are_refused_by_name() {
     assert!(found[0].help.as_deref().unwrap().contains("[[stream]]"), "{found:?}");
 }
 
-/// One of them would be a standby of the other for ever, and which one, chance.
+/// One stream would be a standby of the other forever.
 #[test]
 fn one_slot_by_two_names_of_this_machine_is_refused() {
     let text = "[source]\nslot = \"s\"\n\
@@ -144,7 +144,7 @@ fn a_variable_that_would_make_all_streams_one_is_refused() {
     }
     let slot = ["source.url=postgres://app@db-c/shop"];
     assert!(load_streams(&with(None, &slot), &|_| Vec::new()).is_err());
-    // Whoever runs one by hand may; and one that leaves it to the top level has it from anywhere.
+    // A user may run one stream by hand; a stream that inherits the option takes it from anywhere.
     assert!(load_streams(&with(Some("two"), &slot), &|_| Vec::new()).is_ok());
     let mut inputs = with(Some("one"), &[]);
     inputs.variables.push(url);
@@ -204,7 +204,7 @@ fn secrets_of_a_stream_come_from_files_of_its_own() {
     }
 }
 
-/// A variable that goes above every stream is no answer to one that is meant for one.
+/// A variable above every stream must not be suggested for one stream.
 #[test]
 fn a_variable_of_one_stream_is_no_setting_and_no_other_variable_is_named() {
     for (variables, set) in [
