@@ -1,10 +1,10 @@
 //! `postrider doctor`: checks everything that would stop or harm a run, and prints each fix.
 //!
-//! Input: the configuration, and the present state of Postgres, Kafka, the running relay and this machine. Output: per
-//! stream a line per check (PASS, WARN, FAIL or SKIP) with the command, SQL or setting that fixes it; exit code 1 if any
-//! check fails. Invariant: without `--fix --execute` nothing is written. A running relay is not disturbed. Each part has a
-//! time limit, and the answer comes within about 15 s even if no server answers. Only servers that a selected check needs
-//! are asked.
+//! Input: the configuration, and the state of Postgres, Kafka, the running relay and this machine.
+//! Output: per stream a line per check (PASS, WARN, FAIL or SKIP) with its fix; exit code 1 if any
+//! check fails. Invariant: without `--fix --execute` nothing is written. A running relay is not
+//! disturbed. The answer comes within about 15 s even if no server answers. Only servers that a
+//! selected check needs are asked.
 
 mod apply;
 mod certificates;
@@ -51,7 +51,7 @@ use postrider_relay::{Plan, RelayError, kafka_spec};
 use report::Report;
 use selection::{IdParser, Selection};
 
-/// For each of Postgres and Kafka; they are asked at the same time.
+/// Time limit of Postgres and of Kafka, which are asked concurrently.
 const LIMIT: Duration = Duration::from_secs(9);
 
 /// `doctor [--check ID ..] [--allow ID ..] [--deny-warnings]`
@@ -102,9 +102,8 @@ pub struct DoctorArgs {
     pub execute: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    // Refused before anything is asked.
+    // Invalid ids are refused before any server is asked.
     Selection::of(&args.only)?;
     Selection::of(&args.allow)?;
     let streams = match EachStream::load(context, Vec::new()) {
@@ -126,7 +125,6 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, Comm
     })
 }
 
-/// With `--fix`: prints or creates the missing objects.
 fn fix(
     args: &DoctorArgs,
     (context, streams): (&Context, &EachStream<'_>),
@@ -153,7 +151,7 @@ fn fix(
         let left = apply::left(&report.checks, Some(&plan));
         return print(&report, &plan, &left, None);
     }
-    // The plan comes before the deed.
+    // The plan is printed before it is executed.
     if !context.json() {
         let of = stream.stream.as_deref().filter(|_| streams.are_several());
         let of = of.map(|name| format!("stream `{name}`: ")).unwrap_or_default();
@@ -168,7 +166,6 @@ fn fix(
     made.map(|()| exit)
 }
 
-/// Every check of a stream that was asked for.
 fn examine(
     args: &DoctorArgs,
     streams: &EachStream<'_>,
@@ -189,14 +186,13 @@ fn examine(
     report(args, checks.into_iter().map(|check| check.of_role(role)).collect())
 }
 
-/// What there is to say where the configuration cannot be read.
+/// Checks to report if the configuration cannot be read.
 fn without_configuration(failure: CommandFailure) -> Vec<Check> {
     let mut checks: Vec<_> = Check::failed("config.valid", failure).collect();
     checks.push(Check::unknown("config.others", "nothing was asked without a configuration"));
     checks
 }
 
-/// The selected checks.
 fn report(args: &DoctorArgs, mut checks: Vec<Check>) -> Result<Report, CommandFailure> {
     let selection = Selection::of(&args.only)?;
     let allowed = Selection::of(&args.allow)?;
@@ -234,7 +230,7 @@ fn exit_of(args: &DoctorArgs, report: &Report) -> ExitCode {
     if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok }
 }
 
-/// Asks Postgres first, because its rows name the topics. At the same time the brokers are asked whether they answer.
+/// Asks Postgres first, because its rows name the topics. Concurrently tests if the brokers answer.
 fn of_servers(
     config: &Config,
     relay: &Result<RelayFacts, Silence>,
@@ -293,7 +289,7 @@ fn of_servers(
     Ok(checks)
 }
 
-/// Under which id the relay writes exactly once; it holds the cluster's identifier.
+/// Transactional id of the relay, which contains the cluster's identifier.
 fn transactional_id(
     plan: &Plan,
     runtime: &tokio::runtime::Runtime,
@@ -312,7 +308,6 @@ fn transactional_id(
     Ok(lineage.transactional_id())
 }
 
-/// The findings about the position of the slot.
 struct Position {
     checks: Vec<Check>,
     /// Why `prune` would not know since when every row was delivered.
@@ -325,7 +320,7 @@ impl From<Check> for Position {
     }
 }
 
-/// Whether the gate would let a run continue at the slot's position.
+/// Checks if the gate would let a run continue at the slot's position.
 fn position(
     plan: &Plan,
     runtime: &tokio::runtime::Runtime,
@@ -359,7 +354,7 @@ fn position(
     };
     match judged(place, plan, runtime, client) {
         Ok(found) => found,
-        // Somebody did not answer, or is not where it will be: nothing is known.
+        // A server did not answer, so nothing is known.
         Err(failure) if failure.exit == ExitCode::Unavailable => {
             let why = failure.findings.into_iter().next().map_or_else(String::new, |one| one.what);
             Check::unknown(ID, why).into()
@@ -370,7 +365,6 @@ fn position(
     }
 }
 
-/// The gate's verdict on a slot that is there.
 fn judged(
     place: SlotPlace,
     plan: &Plan,
@@ -381,7 +375,7 @@ fn judged(
     let stream = StreamPosition::after(place, plan, runtime, client)?;
     let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
     let warnings = stream.judge(exactly_once).map_err(RelayError::from)?.warnings;
-    // A warning names the further refusals of `prune`.
+    // A warning covers the further refusals of `prune`.
     let no_beginning = beginning::named_by(&stream).ok().and_then(Result::err);
     let checks = if stream.progress.is_none() {
         let finding = "Kafka has no progress of the slot: delivery begins where the slot is";
@@ -395,7 +389,8 @@ fn judged(
     Ok(Position { checks, no_beginning })
 }
 
-/// If rows of a missing slot were delivered, the slot needs a repair, not only a new one.
+/// Checks progress without a slot. If rows of a missing slot were delivered, it needs a repair, not
+/// only a new slot.
 fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client) -> Check {
     const ID: &str = "progress.position";
     let slot = plan.config.source.slot.clone();
@@ -425,7 +420,7 @@ fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client)
         }
         None => GateError::SlotGone { slot: slot.clone(), delivered: found.mark.end },
     };
-    // The progress may be of a slot that was made since the first look.
+    // The progress may belong to a slot that was created since the first look.
     if !matches!(runtime.block_on(control::slot(client, &slot)), Ok(None)) {
         return Check::unknown(ID, "the slot is being made at this moment");
     }

@@ -1,9 +1,8 @@
-//! `postrider doctor --fix`: creates what is absent, and tells what is left for a person.
+//! `postrider doctor --fix`: creates missing objects, and lists what is left for a person.
 //!
-//! Input: checks, the configuration. Output: a [`FixPlan`]: what would be created, and why something would not; with
-//! `--execute` what was. Invariant: only what does not exist is created, by the code of `setup` and of `prune --ahead`;
-//! nothing that exists is altered but a publication that lacks a table; no slot is made where an earlier one delivered rows
-//! or rows would be left behind; a run that was cut off is completed by the next one.
+//! Invariant: only missing objects are created, by the code of `setup` and `prune --ahead`. The
+//! only alteration adds a table to a publication. No slot is created if an earlier one delivered
+//! rows, or rows would be left behind. A repeated run completes an interrupted one.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +17,10 @@ use postrider_config::SourceMode;
 use postrider_kafka::{Purpose, WantedTopic, topic_names};
 use postrider_relay::Plan;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct FixPlan {
-    /// What would be created, for people.
     pub(super) creates: Vec<String>,
-    /// What is not, and why.
+    /// Objects that are not created, and why.
     pub(super) refused: Vec<String>,
     with_source: bool,
     with_days: bool,
@@ -31,7 +28,6 @@ pub(super) struct FixPlan {
 }
 
 impl FixPlan {
-    /// Of what these checks lack.
     pub(super) fn of(relay: &Plan, checks: &[Check], runtime: &Runtime) -> Self {
         let mut plan = Self::default();
         let lacks = || checks.iter().flat_map(|check| &check.lacks);
@@ -79,7 +75,7 @@ impl FixPlan {
         }
     }
 
-    /// It comes before the slot, which has its beginning noted there.
+    /// The progress topic precedes the slot, whose beginning is recorded there.
     fn look_at_progress_topic(&mut self, relay: &Plan) {
         let name = &relay.config.progress.topic;
         let is_there = |there: BTreeSet<String>| there.contains(name);
@@ -89,7 +85,6 @@ impl FixPlan {
         }
     }
 
-    /// Whether it creates all that a check lacks.
     fn covers(&self, check: &Check) -> bool {
         let creates = |lack: &Lack| match lack {
             Lack::Source => self.with_source,
@@ -103,7 +98,7 @@ impl FixPlan {
         self.creates.is_empty()
     }
 
-    /// Creates it. What was created comes in any case.
+    /// Creates the objects. Returns those that were created even after a failure.
     pub(super) fn execute(
         &self,
         relay: &Plan,
@@ -118,7 +113,7 @@ impl FixPlan {
         (created, made.and(days))
     }
 
-    /// For scripts. `created`: none where nothing was to be done but tell.
+    /// `created`: `None` without `--execute`.
     pub(super) fn to_json(&self, left: &[&str], created: Option<&[String]>) -> Value {
         json!({
             "creates": self.creates, "refused": self.refused, "left": left,
@@ -135,7 +130,7 @@ fn told(failure: &CommandFailure) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Checks that a person has to see to, once that is done which is `planned`, if something is.
+/// Checks that are left for a person after the `planned` creations.
 pub(super) fn left(checks: &[Check], planned: Option<&FixPlan>) -> Vec<&'static str> {
     let is_wrong = |check: &&Check| check.outcome >= Outcome::Warn && !check.is_allowed;
     let is_left = |check: &&Check| !planned.is_some_and(|plan| plan.covers(check));

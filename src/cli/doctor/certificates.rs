@@ -1,8 +1,8 @@
-//! Checks of `postrider doctor`: how long the certificates of Postgres, of each broker and of the relay stay valid.
+//! Checks of `postrider doctor` for the validity of certificates of Postgres, brokers and the
+//! relay.
 //!
-//! Input: the settings of both sides, the addresses, the clock. Output: one check per side, for the certificate that ends
-//! first. Invariant: only certificates in use are judged. A certificate that could not be seen is unknown. Ends are shown
-//! by the day.
+//! Output: one check per side, for the certificate that ends first. Invariant: only certificates in
+//! use are judged. A certificate that could not be seen is unknown.
 
 use std::path::Path;
 
@@ -25,11 +25,11 @@ const OF_KAFKA: &str = "kafka.certificate";
 const OURS_FOR_POSTGRES: &str = "postgres.client_certificate";
 const OURS_FOR_KAFKA: &str = "kafka.client_certificate";
 
-/// Days before its end from which a certificate is reported. Automatic renewal happens a month before.
+/// Days before its end from which a certificate is reported. Automatic renewal happens a month
+/// before.
 const DAYS_MIN: i64 = 30;
 const DAY_S: i64 = 86_400;
 
-/// Checks the server's certificate, and the relay's for it.
 pub(super) fn of_postgres(connect: &ConnectInfo) -> Vec<Check> {
     let tls = &connect.tls;
     let is_checked = is_postgres_verified(connect);
@@ -51,7 +51,6 @@ pub(super) fn of_postgres(connect: &ConnectInfo) -> Vec<Check> {
     vec![server, ours]
 }
 
-/// Checks the brokers' certificates, and the relay's for them.
 pub(super) fn of_kafka(kafka: &KafkaSpec, addresses: &[Address]) -> Vec<Check> {
     let property = |name: &str| kafka.properties.get(name).map(String::as_str);
     if !is_kafka_encrypted(kafka) {
@@ -84,7 +83,7 @@ pub(super) fn of_kafka(kafka: &KafkaSpec, addresses: &[Address]) -> Vec<Check> {
     vec![brokers, ours]
 }
 
-/// The fault of a certificate, and whether nobody accepts it any more.
+/// Fault of a certificate, and whether every peer refuses it.
 fn wrong(validity: &Validity, now_s: i64) -> Option<(String, bool)> {
     let Validity { subject, until_s, .. } = validity;
     let left = (until_s - now_s).div_euclid(DAY_S);
@@ -98,7 +97,8 @@ fn wrong(validity: &Validity, now_s: i64) -> Option<(String, bool)> {
     }
 }
 
-/// The one of several servers whose certificate ends first. `judge`: whether we look at its end when we connect, and the fix.
+/// Judges the server whose certificate ends first. `judge`: whether the relay verifies this
+/// certificate, and the fix.
 fn of_servers(id: &'static str, servers: &[Address], begins: Begins, judge: (bool, Fix)) -> Check {
     let (is_checked, fix) = judge;
     let (server, first) = match first_to_expire(servers, begins) {
@@ -118,7 +118,7 @@ fn of_servers(id: &'static str, servers: &[Address], begins: Begins, judge: (boo
     }
 }
 
-/// One of ours in a PEM file.
+/// Judges the relay's certificate in a PEM file.
 fn of_file(id: &'static str, certificate: &Path, key: Option<&Path>) -> Check {
     let chain: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);

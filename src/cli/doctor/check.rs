@@ -1,8 +1,7 @@
 //! One check of `postrider doctor`, and its result.
 //!
-//! Input: a fact and a judgement of it. Output: a [`Check`] with the finding, its consequence and its fix. Invariant: an id
-//! names one question and is stable, because scripts use it. A failure or a warning has a fix. A question that got no
-//! answer is never a pass.
+//! Invariant: an id names one question and is stable, because scripts use it. A failure or a
+//! warning has a fix. A question without an answer never passes.
 
 use serde_json::{Value, json};
 
@@ -12,21 +11,19 @@ use crate::failure::CommandFailure;
 use postrider_kafka::WantedTopic;
 use postrider_secrets::mask::mask_sentence;
 
-/// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
-    /// As it should be.
     Pass,
-    /// It could not be asked.
+    /// The question could not be asked.
     Unknown,
-    /// The relay runs; it may lose time, disk or safety.
+    /// The relay runs, but may lose time, disk or safety.
     Warn,
-    /// The relay does not run, or not for long.
+    /// The relay does not run, or will soon stop.
     Fail,
 }
 
 impl Outcome {
-    /// For people; as wide as the widest.
+    /// Label for people, as wide as the widest.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -46,37 +43,31 @@ impl Outcome {
     }
 }
 
-/// Something that is absent, and that `--fix` may create.
+/// A missing object that `--fix` may create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// Table, publication, the publication's part of a table, or slot: what `postrider setup` makes.
+    /// An object that `postrider setup` creates: table, publication, a table in the publication, or
+    /// slot.
     Source,
-    /// Partitions of the days to come.
     Days,
-    /// A topic.
     Topic(WantedTopic),
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Check {
-    /// Such as `slot.alive`.
+    /// For example `slot.alive`.
     pub(super) id: &'static str,
     pub(super) outcome: Outcome,
-    /// What was found.
     pub(super) finding: String,
-    /// The command, SQL or setting that makes it pass.
     pub(super) fix: Option<Fix>,
-    /// What `--fix` may create for it.
     pub(super) lacks: Vec<Lack>,
-    /// The code of the error that would end the relay.
+    /// Code of the error that would end the relay.
     pub(super) code: Option<ErrorCode>,
-    /// It is known, and does not count.
+    /// Whether `--allow` excludes it from the exit code.
     pub(super) is_allowed: bool,
 }
 
 impl Check {
-    /// As it should be.
     pub(super) fn pass(id: &'static str, finding: impl Into<String>) -> Self {
         Self {
             id,
@@ -89,22 +80,19 @@ impl Check {
         }
     }
 
-    /// It could not be asked.
     pub(super) fn unknown(id: &'static str, why: impl Into<String>) -> Self {
         Self { outcome: Outcome::Unknown, ..Self::pass(id, why) }
     }
 
-    /// It harms.
     pub(super) fn warn(id: &'static str, finding: impl Into<String>, fix: impl Into<Fix>) -> Self {
         Self { outcome: Outcome::Warn, fix: Some(fix.into()), ..Self::pass(id, finding) }
     }
 
-    /// It stops the relay.
     pub(super) fn fail(id: &'static str, finding: impl Into<String>, fix: impl Into<Fix>) -> Self {
         Self { outcome: Outcome::Fail, ..Self::warn(id, finding, fix) }
     }
 
-    /// What a command would end with: a check for each of its findings.
+    /// One check per finding of a command's failure.
     pub(super) fn failed(
         id: &'static str,
         failure: impl Into<CommandFailure>,
@@ -124,7 +112,7 @@ impl Check {
         })
     }
 
-    /// Replaces the steps of its fix. The words stay.
+    /// Replaces the steps of the fix, but not its words.
     #[must_use]
     pub(super) fn with_steps(mut self, steps: Fix) -> Self {
         let said = self.fix.as_ref().map_or("", Fix::text).to_owned();
@@ -132,14 +120,13 @@ impl Check {
         self
     }
 
-    /// Adds an object that `--fix` may create for it.
     #[must_use]
     pub(super) fn lacking(mut self, lacks: impl IntoIterator<Item = Lack>) -> Self {
         self.lacks.extend(lacks);
         self
     }
 
-    /// Skips the check if another check has failed with its error.
+    /// Skips the check if another check has failed with the same error.
     pub(super) fn unless_told_by(self, others: &[Self]) -> Self {
         let is_same = |other: &&Self| {
             other.outcome == Outcome::Fail && other.code.is_some() && other.code == self.code
@@ -150,13 +137,11 @@ impl Check {
         }
     }
 
-    /// Fills the role in its fix in.
     pub(super) fn of_role(self, role: &str) -> Self {
         let fix = self.fix.map(|fix| fix.filled("<role>", &identifier(role)));
         Self { fix, ..self }
     }
 
-    /// Masks texts in it that look like a secret.
     #[must_use]
     pub(super) fn masked(self) -> Self {
         let finding = mask_sentence(&self.finding).into_owned();
@@ -164,7 +149,6 @@ impl Check {
         Self { finding, fix, ..self }
     }
 
-    /// For scripts.
     pub(super) fn to_json(&self) -> Value {
         json!({
             "id": self.id,
@@ -177,12 +161,10 @@ impl Check {
     }
 }
 
-/// A name as SQL has it, in a fix.
 pub(super) fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Seconds, for people.
 pub(crate) fn duration(seconds: i64) -> String {
     match seconds {
         ..120 => format!("{seconds} s"),
@@ -192,7 +174,6 @@ pub(crate) fn duration(seconds: i64) -> String {
     }
 }
 
-/// Bytes, for people.
 pub(crate) fn bytes(bytes: i64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     let (mut amount, mut unit) = (bytes, "bytes");

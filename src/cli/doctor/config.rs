@@ -1,7 +1,5 @@
-//! Checks of `postrider doctor` that need neither Postgres nor Kafka: the configuration, and the machine.
-//!
-//! Input: the configuration in effect, limits of this process, files. Output: checks. Reads `/proc` and
-//! `/sys/fs/cgroup` where they exist; what is not there is unknown.
+//! Checks of `postrider doctor` for the configuration and the machine. Reads `/proc` and
+//! `/sys/fs/cgroup` if they exist.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -18,16 +16,14 @@ use postrider_config::Loaded;
 use postrider_secrets::mask;
 use postrider_service::shell::shell_word;
 
-/// Descriptors that a relay may need: for its servers, files, and some hundred brokers.
+/// File descriptors that a relay may need: for its servers, files, and about a hundred brokers.
 const DESCRIPTORS_MIN: u64 = 1_024;
-/// What the relay takes besides rows under way: 16 MiB idle, and buffers of the Kafka client.
+/// Memory besides rows in flight: 16 MiB idle, and buffers of the Kafka client.
 const BASE_BYTES: u64 = 64 << 20;
-/// How many ports are tried for one that is free.
 const PORTS_TRIED: u16 = 50;
 /// Kubernetes and systemd kill a process that takes longer to end (30 s and 90 s by default).
 const GRACE_MAX: Duration = Duration::from_secs(30);
 
-/// See the module.
 pub(super) fn checks(
     loaded: &Loaded,
     relay: &Result<RelayFacts, Silence>,
@@ -63,7 +59,8 @@ fn passed_over(loaded: &Loaded) -> Check {
     Check::warn(ID, warnings.join("; "), "remove those parameters from source.url")
 }
 
-/// Whether others may read files that hold a secret: the configuration, and the token of the control API.
+/// Checks if others can read files with secrets: the configuration, and the token of the control
+/// API.
 fn file_modes(loaded: &Loaded) -> Vec<Check> {
     let token = loaded.config.http.control.token_file.as_deref();
     let mut checks: Vec<_> = token.map(|file| file_mode(file, |_| true)).into_iter().collect();
@@ -78,7 +75,7 @@ fn has_secret(text: &str) -> bool {
     text.lines().any(|line| !names_file(line) && mask::mask_text(line) != line)
 }
 
-/// `client_secret_file = ..`: where a secret is, and none.
+/// Whether a line such as `client_secret_file = ..` only names the file of a secret.
 fn names_file(line: &str) -> bool {
     let name = line.split_once('=').map(|(name, _)| name.trim().trim_matches('"'));
     name.is_some_and(|name| name.ends_with("_file"))
@@ -86,7 +83,6 @@ fn names_file(line: &str) -> bool {
 
 const FILE_MODE: &str = "config.file_mode";
 
-/// Of one file that holds a secret, if its text does.
 fn file_mode(file: &Path, is_secret: impl Fn(&str) -> bool) -> Check {
     let shown = file.display();
     let (Ok(facts), Ok(text)) = (fs::metadata(file), fs::read_to_string(file)) else {
@@ -119,7 +115,6 @@ fn our_groups() -> Vec<u32> {
     others.into_iter().chain([getegid()]).map(Gid::as_raw).collect()
 }
 
-/// Who may do what with a file.
 struct FileAccess {
     mode: u32,
     owner: u32,
@@ -127,9 +122,10 @@ struct FileAccess {
 }
 
 impl FileAccess {
-    /// What closes it to others and leaves it open to us, who are this user in these groups; `None` if it is closed.
+    /// Commands that close the file to others and keep it readable for this user; `None` if it is
+    /// closed.
     fn closed(&self, (user, groups): &(u32, Vec<u32>), file: &str) -> Option<Vec<String>> {
-        // A file of root's is read by a service through its group, as that of the Debian package is.
+        // A service may read a file of root through its group, for example with the Debian package.
         let is_shared = self.owner != *user || self.owner == 0;
         let open = self.mode & if is_shared { 0o007 } else { 0o077 };
         if open == 0 {
@@ -144,7 +140,7 @@ impl FileAccess {
     }
 }
 
-/// Another port of that address, which is free now.
+/// Proposes a port of this address that is free now.
 fn another_port(bind: SocketAddr) -> Fix {
     const WORDS: &str = "set http.bind to another port, or end what has this one";
     let ports = (1..=PORTS_TRIED).filter_map(|next| bind.port().checked_add(next));
@@ -212,7 +208,8 @@ fn descriptors(limit: Option<u64>) -> Check {
     }
 }
 
-/// Least memory limit of the cgroups above this process, `u64::MAX` without a limit; `None` if no limit can be read.
+/// Lowest memory limit of the cgroups above this process, `u64::MAX` without a limit; `None` if no
+/// limit can be read.
 pub(crate) fn memory_limit() -> Option<u64> {
     let of_process = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_of(Path::new("/sys/fs/cgroup"), &of_process)
@@ -245,12 +242,11 @@ fn limit_of(mounts: &Path, of_process: &str) -> Option<u64> {
     limits.min()
 }
 
-/// Why all of these in one process may be ended for want of memory once brokers are away and rows wait.
+/// Why these streams in one process may run out of memory while brokers are away and rows wait.
 pub(crate) fn too_large_together(streams: &[Loaded]) -> Option<String> {
     exceeds(in_flight(streams).saturating_add(BASE_BYTES), streams.len(), memory_limit()?)
 }
 
-/// What these may have in flight together.
 pub(super) fn in_flight(streams: &[Loaded]) -> u64 {
     let each = streams.iter().map(|stream| stream.config.kafka.in_flight_bytes_max);
     each.fold(0, u64::saturating_add)
@@ -268,7 +264,7 @@ fn exceeds(needed: u64, streams: usize, limit: u64) -> Option<String> {
     })
 }
 
-/// `rows`: those in flight of all streams of the process.
+/// `rows`: bytes in flight of all streams of the process.
 fn memory_suffices(rows: u64, limit: Option<u64>) -> Check {
     const ID: &str = "host.memory";
     let needed = rows.saturating_mul(2).saturating_add(BASE_BYTES);
@@ -397,16 +393,16 @@ mod tests {
             let commands = FileAccess { mode, owner, group }.closed(&(user, vec![user]), "f");
             commands.map(|commands| commands.join("; "))
         };
-        // As the Debian package has it, asked as the service's user and as root.
+        // File of the Debian package, checked as the service's user and as root.
         assert_eq!(closed(0o640, ROOT, US, US), None);
         assert_eq!(closed(0o640, ROOT, US, ROOT), None);
         assert_eq!(closed(0o644, ROOT, US, US).as_deref(), Some("chmod 640 f"));
         assert_eq!(closed(0o644, ROOT, US, ROOT).as_deref(), Some("chmod 640 f"));
-        // Somebody's own.
+        // The user's own file.
         assert_eq!(closed(0o600, US, US, US), None);
         assert_eq!(closed(0o640, US, US, US).as_deref(), Some("chmod 600 f"));
         assert_eq!(closed(0o644, ROOT, ROOT, ROOT).as_deref(), Some("chmod 600 f"));
-        // What is read only because everybody may.
+        // File that is readable only because everybody may read it.
         assert_eq!(closed(0o644, ROOT, ROOT, US).as_deref(), Some("chown 7 f; chmod 600 f"));
         assert_eq!(closed(0o644, OTHER, OTHER, US).as_deref(), Some("chown 7 f; chmod 600 f"));
     }

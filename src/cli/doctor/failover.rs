@@ -1,13 +1,14 @@
-//! Checks of `postrider doctor`: what a failover to a standby would do to the slot, from PostgreSQL 17 on.
+//! Checks of `postrider doctor`: the effect of a failover to a standby on the slot, from PostgreSQL
+//! 17 on. Pure.
 //!
-//! Input: [`FailoverFacts`], and whether slots are to follow a failover. Output: checks, a warning for each wrong setting.
-//! Pure. Invariant: what no server was asked is no pass; where nobody stands by, only the slot is judged.
+//! Invariant: a question that no server answered never passes. Without a standby, only the slot is
+//! judged.
 
 use super::check::Check;
 use super::fix::{Fix, Place, StepKind};
 use postrider_postgres::control::{FailoverAbout, FailoverFacts, FailoverFinding, FailoverFix};
 
-/// Every subject, its id, what is said where nothing is wrong, and whether only a standby knows.
+/// Every subject, its id, the text if nothing is wrong, and whether only a standby knows.
 const SUBJECTS: [(FailoverAbout, &str, &str, bool); 9] = [
     (FailoverAbout::Slot, "slot.failover", "the slot follows a failover", false),
     (
@@ -25,7 +26,6 @@ const SUBJECTS: [(FailoverAbout, &str, &str, bool); 9] = [
     (FailoverAbout::Host, "failover.host", "every host of source.url was asked", false),
 ];
 
-/// See the module.
 pub(super) fn checks(facts: &FailoverFacts, wants_failover: bool) -> Vec<Check> {
     if !facts.has_primary {
         let unknown = Check::unknown(SUBJECTS[0].1, "a standby was reached, and not its primary");
@@ -60,7 +60,7 @@ pub(super) fn checks(facts: &FailoverFacts, wants_failover: bool) -> Vec<Check> 
     checks
 }
 
-/// Why nobody could say.
+/// Reason why no server could answer.
 fn unseen(facts: &FailoverFacts, about: FailoverAbout, standby_only: bool) -> Option<&'static str> {
     if standby_only && facts.standbys.is_empty() {
         return Some("source.url names no standby that could be asked");

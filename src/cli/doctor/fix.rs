@@ -1,22 +1,19 @@
-//! How to fix a finding of `postrider doctor`: a text for people, and the literal steps in it.
+//! The fix of a finding of `postrider doctor`: text for people, and its literal steps.
 //!
-//! Input: sentences, SQL, commands and lines of configuration. Output: a [`Fix`], as text and as JSON. Invariant: every
-//! step stands in the text exactly as it is run. A step holds one statement, command or line. Steps run in their order, SQL
-//! in one session. If a person must choose, there are no steps, or the steps of the choice that loses nothing.
+//! Input: sentences, SQL, commands and lines of configuration. Output: a [`Fix`], as text and JSON.
+//! Invariant: the text contains every step literally. A step is one statement, command or line.
+//! Steps run in order, SQL in one session. If a person must choose, there are no steps, or the
+//! steps of the choice that loses nothing.
 
 use postrider_secrets::mask::mask_sentence;
 use serde_json::{Value, json};
 
-/// The kind of a step, which decides the program that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepKind {
-    /// A statement.
     Sql,
-    /// A command of a shell.
     Shell,
-    /// A command of this program.
     Postrider,
-    /// A line of postrider.toml, with the whole name of the option.
+    /// A line of postrider.toml with the full name of the option.
     Config,
 }
 
@@ -31,20 +28,18 @@ impl StepKind {
     }
 }
 
-/// The place in which a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The database of `source.url`, as a role that may.
+    /// The database of `source.url`, with a role that has the rights.
     Database,
-    /// A replication connection to it.
+    /// A replication connection to the database.
     Replication,
     /// The machine of the Postgres server.
     Server,
-    /// A standby of it: the database `postgres`, or its machine.
+    /// A standby: its database `postgres`, or its machine.
     Standby,
     /// A machine with Kafka's tools.
     Kafka,
-    /// The machine of the relay.
     Relay,
 }
 
@@ -61,7 +56,6 @@ impl Place {
     }
 }
 
-/// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FixStep {
     pub(super) kind: StepKind,
@@ -69,7 +63,7 @@ pub(super) struct FixStep {
     pub(super) text: String,
 }
 
-/// A placeholder for a value that only the operator knows.
+/// Placeholders for values that only the operator knows.
 const PLACEHOLDERS: [&str; 13] = [
     "BROKER",
     "DATA_DIRECTORY",
@@ -86,10 +80,8 @@ const PLACEHOLDERS: [&str; 13] = [
     "PRIMARY_CONNINFO",
 ];
 
-/// Restarts a Postgres server.
 const RESTART: &str = "pg_ctl restart -m fast -D DATA_DIRECTORY";
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Fix {
     text: String,
@@ -97,7 +89,6 @@ pub(super) struct Fix {
 }
 
 impl From<&str> for Fix {
-    /// For people alone.
     fn from(text: &str) -> Self {
         text.to_owned().into()
     }
@@ -110,7 +101,6 @@ impl From<String> for Fix {
 }
 
 impl Fix {
-    /// Statements, each to its semicolon.
     pub(super) fn sql(statements: impl Into<String>) -> Self {
         let text = statements.into();
         let steps = split(&text).into_iter().map(|text| FixStep {
@@ -121,7 +111,7 @@ impl Fix {
         Self { steps: steps.collect(), text }
     }
 
-    /// Statements at a standby, each to its semicolon, and its restart if they need one.
+    /// Statements at a standby, and its restart if they need one.
     pub(super) fn standby(statements: &str, restart: bool) -> Self {
         let begun = Self::from(format!("at the standby: {statements}"));
         let add = |fix: Self, text| fix.then(StepKind::Sql, Place::Standby, text);
@@ -133,17 +123,15 @@ impl Fix {
         fix
     }
 
-    /// A command of this program.
     pub(super) fn postrider(command: impl Into<String>) -> Self {
         Self::default().then(StepKind::Postrider, Place::Relay, command)
     }
 
-    /// A line of the configuration.
     pub(super) fn config(line: impl Into<String>) -> Self {
         Self::default().then(StepKind::Config, Place::Relay, line)
     }
 
-    /// A further step; it is added to the text unless that names it already.
+    /// Adds a step. The text is extended unless it already names the step.
     #[must_use]
     pub(super) fn then(mut self, kind: StepKind, place: Place, text: impl Into<String>) -> Self {
         let text = text.into();
@@ -156,7 +144,6 @@ impl Fix {
         self
     }
 
-    /// All of another one behind it.
     #[must_use]
     pub(super) fn and(mut self, other: Self) -> Self {
         for FixStep { kind, place, text } in other.steps {
@@ -165,13 +152,11 @@ impl Fix {
         self
     }
 
-    /// Adds the restart of the Postgres server.
     #[must_use]
     pub(super) fn then_restart(self) -> Self {
         self.say(" then restart the server: ").then(StepKind::Shell, Place::Server, RESTART)
     }
 
-    /// Further words of the text.
     #[must_use]
     pub(super) fn say(mut self, words: &str) -> Self {
         self.text.push_str(words);
@@ -187,7 +172,6 @@ impl Fix {
         steps.into_iter().fold(self, add)
     }
 
-    /// Replaces a placeholder by its value.
     pub(super) fn filled(mut self, name: &str, value: &str) -> Self {
         self.text = self.text.replace(name, value);
         for step in &mut self.steps {
@@ -196,7 +180,6 @@ impl Fix {
         self
     }
 
-    /// Masks texts in it that look like a secret.
     pub(super) fn masked(mut self) -> Self {
         self.text = mask_sentence(&self.text).into_owned();
         for step in &mut self.steps {
@@ -205,12 +188,10 @@ impl Fix {
         self
     }
 
-    /// For people.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// For scripts.
     pub(super) fn to_json(&self) -> Value {
         let step = |step: &FixStep| {
             let is_meant = |word: &&&str| has_word(&step.text, word);
@@ -225,7 +206,6 @@ impl Fix {
     }
 }
 
-/// Whether a word stands there by itself.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
@@ -235,7 +215,8 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// The statements of a text, each with its semicolon. Comments and the rest after the last semicolon are words.
+/// Splits a text into statements with their semicolons. Comments and text after the last semicolon
+/// are words.
 fn split(sql: &str) -> Vec<String> {
     let (mut statements, mut begin, mut quote) = (Vec::new(), 0, None);
     for (at, c) in sql.char_indices() {

@@ -1,7 +1,7 @@
-//! Checks of `postrider doctor`: the brokers, the addresses that they advertise, and the topics.
+//! Checks of `postrider doctor` for the brokers, their advertised addresses, and the topics.
 //!
-//! Input: a [`KafkaSpec`], and the topics that rows are routed to. Output: checks. Invariant: nothing is written, no
-//! topic comes into being, and no producer is fenced off; each step has a time limit.
+//! Invariant: nothing is written, no topic is created, and no producer is fenced off. Each step has
+//! a time limit.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
@@ -20,23 +20,19 @@ use postrider_kafka::{
 };
 use postrider_relay::certificates::{Address, configured_brokers, is_kafka_encrypted};
 
-/// How long an advertised address may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// How long the brokers let a transaction of ours stay open: what the relay asks for.
+/// Transaction timeout that the relay requests.
 const TRANSACTION_MS: u64 = 60_000;
-/// At most so many topics are named.
+/// Maximum number of topics to name.
 const NAMED_MAX: usize = 5;
 
-/// What Postgres has said for these checks, or why it is not known.
+/// Results of the checks of Postgres, or why they are unknown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FromSource<'a> {
-    /// The topics that the newest rows are routed to.
     pub(super) topics: Result<&'a [String], &'a str>,
-    /// The transactional id of the stream.
     pub(super) transactional_id: Result<&'a str, &'a str>,
 }
 
-/// See the module.
 pub(super) fn checks(config: &Config, kafka: &KafkaSpec, source: FromSource<'_>) -> Vec<Check> {
     let topics = source.topics;
     let facts = match cluster_facts(kafka) {
@@ -73,7 +69,6 @@ pub(super) fn checks(config: &Config, kafka: &KafkaSpec, source: FromSource<'_>)
     checks
 }
 
-/// How many brokers answer.
 pub(crate) fn answering(brokers: usize) -> String {
     match brokers {
         1 => "1 broker answers".to_owned(),
@@ -81,7 +76,7 @@ pub(crate) fn answering(brokers: usize) -> String {
     }
 }
 
-/// What is hidden from us may exist: that is another finding.
+/// Topics that are listed or hidden. A hidden topic may exist, and is a separate finding.
 fn seen(
     there: &BTreeSet<String>,
     states: &Result<Vec<TopicState>, TopicsError>,
@@ -90,17 +85,16 @@ fn seen(
     there.iter().cloned().chain(hidden.map(|state| state.name.clone())).collect()
 }
 
-/// The brokers do not answer, or do not let us in.
 pub(super) fn out_of_reach(kafka: &KafkaSpec, error: TopicsError) -> Vec<Check> {
     const OTHERS: &str = "the brokers and their topics were not looked at";
     let others = Check::unknown("kafka.others", OTHERS);
     let mut checks: Vec<_> = Check::failed("kafka.reachable", error).chain([others]).collect();
-    // A certificate may be why.
+    // A certificate may be the cause.
     checks.extend(certificates::of_kafka(kafka, &configured_brokers(&kafka.brokers)));
     checks
 }
 
-/// Clients go to the addresses that brokers advertise, whatever address they were given.
+/// Connects to advertised addresses, because clients use them whatever address they were given.
 fn listeners(brokers: &[AdvertisedBroker]) -> Check {
     const ID: &str = "kafka.listeners";
     let refused: Vec<_> = std::thread::scope(|scope| {
@@ -189,7 +183,7 @@ fn transactions(facts: &ClusterFacts, delivery: Delivery) -> Check {
     }
 }
 
-/// Whether the brokers let the relay begin transactions under its id.
+/// Checks if the brokers let the relay begin transactions under its id.
 fn transactional_id(
     config: &Config,
     kafka: &KafkaSpec,
@@ -221,7 +215,7 @@ fn transactional_id(
     }
 }
 
-/// Rows of a topic that is missing wait, or are dead letters.
+/// Checks for missing topics, whose rows wait or become dead letters.
 fn topics_exist(
     config: &Config,
     facts: &ClusterFacts,
@@ -291,7 +285,7 @@ fn not_surveyed(error: TopicsError) -> Vec<Check> {
     }
 }
 
-/// Settings by which records may be lost or refused.
+/// Checks settings that may lose or refuse records.
 fn surveyed(
     config: &Config,
     kafka: &KafkaSpec,
@@ -358,7 +352,7 @@ fn surveyed(
     checks
 }
 
-/// The command of the finding, or the way that loses nothing.
+/// Adds the command of the finding, or the fix that loses nothing.
 fn with_literal_fix(
     check: Check,
     config: &Config,
@@ -371,7 +365,7 @@ fn with_literal_fix(
             let step = Fix::default().then(StepKind::Shell, Place::Kafka, command);
             check.with_steps(step)
         }
-        // A name that does not exist: the first run creates it.
+        // The first run creates a topic with this new name.
         ("progress.topic", None) if finding.grade == Grade::Unfit => {
             let line = format!("progress.topic = \"{}.1\"", config.progress.topic);
             check.with_steps(Fix::config(line))

@@ -1,7 +1,8 @@
-//! Check of `postrider doctor`: whether the records that a topic has lie where our partitioner puts their keys.
+//! Check of `postrider doctor`: whether existing records are where the configured partitioner puts
+//! their keys.
 //!
-//! Input: the configuration, the topics of the newest rows. Output: `topic.partitioner`. Invariant: only the end of a topic is
-//! read; a partitioner is proposed as the fix only where just one has placed all records that were looked at.
+//! Invariant: only the end of a topic is read. A partitioner is proposed only if it alone explains
+//! all examined records.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,10 @@ use postrider_core::route::{DestinationSpec, RuleAction, RuleSpec};
 use postrider_kafka::{KafkaSpec, KeyPlacement, key_placement};
 
 const ID: &str = "topic.partitioner";
-/// For all topics together.
+/// Time limit for all topics together.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// `topics`: those that exist.
+/// `topics`: existing ones.
 pub(super) fn check(config: &Config, kafka: &KafkaSpec, topics: &[&str]) -> Check {
     let (route, ours) = (&config.route, config.kafka.partitioner);
     let chooses = |rule: &RuleSpec| {
@@ -67,7 +68,7 @@ fn judge(ours: Partitioner, seen: &[(&str, KeyPlacement)], unread: Option<String
          records of one key before and after a relay begins have no order among them",
         ours.as_str()
     );
-    // One that suits every topic that was looked at.
+    // A partitioner that fits every examined topic.
     let all = seen.iter().filter(|(_, placement)| placement.keyed > 0);
     let theirs = placement
         .placed_by()

@@ -1,8 +1,7 @@
-//! Checks of `postrider doctor` that ask Postgres: connections, what the relay demands, limits, the newest rows.
+//! Checks of `postrider doctor` that ask Postgres. Their results also feed the checks of Kafka.
 //!
-//! Input: a [`Plan`]. Output: checks, and what those of the slot's reader and of Kafka need. Invariant: each part has what
-//! is left of one time limit, and no statement waits for a lock: a table that somebody locks is a finding, and hides
-//! nothing else.
+//! Invariant: all parts share one time limit, and no statement waits for a lock. A locked table is
+//! a finding, and hides no other.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,26 +23,23 @@ use postrider_postgres::libpq::{ConnectInfo, HostAddress};
 use postrider_postgres::wal::{Connection, Readability, SessionParams};
 use postrider_relay::{Plan, RelayError, slot_readability};
 
-/// What Postgres said for the checks of others.
 pub(super) struct FromPostgres {
     pub(super) client: Option<Client>,
-    /// The topics of the newest rows, or why they are not known.
+    /// Topics of the newest rows, or why they are unknown.
     pub(super) topics: Result<Vec<String>, String>,
-    /// `None`: there is none, or it was not seen.
+    /// `None` if no slot was found.
     pub(super) slot: Option<SlotReader>,
 }
 
 impl FromPostgres {
-    /// It said nothing.
     pub(super) fn nothing(why: &str) -> Self {
         Self { client: None, topics: Err(why.to_owned()), slot: None }
     }
 }
 
-/// Maximum time to decode what the slot keeps.
+/// Maximum time to decode the slot's backlog.
 const READ_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is left of the limit.
 struct Deadline(Instant);
 
 impl Deadline {
@@ -56,7 +52,6 @@ fn no_answer() -> String {
     format!("no answer within {} s", LIMIT.as_secs())
 }
 
-/// See the module.
 pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>, FromPostgres) {
     const OTHERS: &str = "server, publication, tables and slot were not looked at";
     let deadline = Deadline(Instant::now());
@@ -101,7 +96,7 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
     if !is_polled && selection.has_failover() {
         checks.extend(failovers(plan, &client, &deadline).await);
     }
-    // Behind what counts the connections of others.
+    // This runs after the checks that count connections.
     if !is_polled && selection.has("postgres.replication") {
         checks.push(replication(&client, &deadline).await);
     }
@@ -109,7 +104,7 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
         Ok(found) => checks.extend(found),
         Err(_) => checks.push(Check::unknown("table.prune", no_answer())),
     }
-    // What only a stream needs.
+    // Checks that only concern a stream.
     checks.retain(|check| !is_polled || !of_stream(check.id));
     let rows = timeout(deadline.left(), newest_rows(plan, &client, &mut checks)).await;
     let topics = rows.unwrap_or_else(|_| {
@@ -119,7 +114,6 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
     (checks, FromPostgres { client: Some(client), topics, slot })
 }
 
-/// Whether a check is about replication.
 fn of_stream(id: &str) -> bool {
     const OTHERS: [&str; 8] = [
         "table.prune",
@@ -135,7 +129,7 @@ fn of_stream(id: &str) -> bool {
     GROUPS.iter().any(|group| id.starts_with(group)) || OTHERS.contains(&id)
 }
 
-/// Whether a replication connection is let in, which pg_hba.conf and poolers decide apart from others.
+/// Tries a replication connection, because pg_hba.conf and poolers treat it differently.
 async fn replication(client: &Client, deadline: &Deadline) -> Check {
     const ID: &str = "postgres.replication";
     let server = client.server().clone();
@@ -163,7 +157,7 @@ async fn replication(client: &Client, deadline: &Deadline) -> Check {
     }
 }
 
-/// What a failover would do to the slot: asked of every host of source.url.
+/// Effect of a failover on the slot, asked of every host of source.url.
 async fn failovers(plan: &Plan, client: &Client, deadline: &Deadline) -> Vec<Check> {
     let source = &plan.config.source;
     let looked = async {
@@ -181,7 +175,7 @@ async fn failovers(plan: &Plan, client: &Client, deadline: &Deadline) -> Vec<Che
     }
 }
 
-/// Sessions for which whoever reads or writes an outbox waits.
+/// Sessions that block readers or writers of an outbox.
 async fn locks(plan: &Plan, client: &Client, deadline: &Deadline) -> Check {
     const ID: &str = "table.locked";
     let looked = control::table_locks(client, &plan.config.source.tables);
@@ -202,7 +196,6 @@ async fn locks(plan: &Plan, client: &Client, deadline: &Deadline) -> Check {
     }
 }
 
-/// What a relay demands, and what limits and others do to it.
 async fn inspected(
     plan: &Plan,
     client: &Client,
@@ -247,7 +240,7 @@ async fn inspected(
     Ok((checks, reader))
 }
 
-/// Whether the slot's log can be decoded, which the catalogs of now do not tell.
+/// Whether the slot's log can be decoded. The present catalogs do not show this.
 async fn readable(
     plan: &Plan,
     client: &Client,
@@ -276,7 +269,7 @@ async fn readable(
     }
 }
 
-/// Copies of slots that only the end of their server process removes.
+/// Temporary copies of slots, which exist until their server process ends.
 fn left_copies(left: &[LeftCopy]) -> Check {
     const ID: &str = "slot.copies";
     let Some(first) = left.first() else {
@@ -315,7 +308,6 @@ fn size_guards(unguarded: &[control::UnboundedTable], has_table: bool) -> Vec<Ch
     found.collect()
 }
 
-/// How the newest rows would be delivered, and to which topics.
 async fn newest_rows(
     plan: &Plan,
     client: &Client,

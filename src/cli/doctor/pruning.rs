@@ -1,7 +1,5 @@
-//! Checks of `postrider doctor`: whether old rows can be pruned, and whether the days to come have partitions.
-//!
-//! Input: the outbox tables as they are. Output: `table.prune` and, of tables that are partitioned by age, `table.days`.
-//! Invariant: only the catalog is read, and nothing is locked.
+//! Checks of `postrider doctor`: whether old rows can be pruned, and whether the coming days have
+//! partitions. Only the catalog is read, and nothing is locked.
 
 use std::time::Duration;
 
@@ -16,23 +14,21 @@ use postrider_postgres::control::prune::{
 use postrider_postgres::control::{Client, connect};
 use postrider_relay::Plan;
 
-/// So many days from today have partitions, so that a missed run of a week is noticed in time.
+/// Days from today that must have partitions, so that a missed weekly run is noticed in time.
 const DAYS_AHEAD: u32 = 2;
-/// As many as `postrider setup --partition day` creates.
+/// Days that `postrider setup --partition day` creates.
 const DAYS_CREATED: u32 = 7;
-/// Writers wait behind a lock that is waited for.
+/// Maximum wait for a lock, because writers queue behind it.
 const LOCK_LIMIT: Duration = Duration::from_millis(200);
 
 const PRUNE: &str = "table.prune";
 const DAYS: &str = "table.days";
 
-/// The columns that matter.
 fn columns(plan: &Plan) -> PruneColumns {
     let outbox = &plan.config.outbox;
     PruneColumns { id: outbox.names(&outbox.id), age: outbox.names(&outbox.created_at) }
 }
 
-/// See the module.
 pub(super) async fn checks(plan: &Plan, client: &Client) -> Vec<Check> {
     let columns = columns(plan);
     let mut checks = Vec::new();
@@ -54,7 +50,7 @@ pub(super) async fn checks(plan: &Plan, client: &Client) -> Vec<Check> {
     checks
 }
 
-/// Puts in the place of what passed that `prune` cannot tell which rows were delivered.
+/// Replaces a passed check if `prune` cannot know which rows were delivered.
 pub(super) fn beginning_unknown(checks: &mut [Check], slot: &str, why: &'static str) {
     for check in checks.iter_mut().filter(|check| check.id == PRUNE) {
         if check.outcome == Outcome::Pass {
@@ -70,7 +66,7 @@ async fn indexed(client: &Client, table: &PruneTable) -> Result<(), PruneError> 
     Ok(())
 }
 
-/// Rows are delivered all the same.
+/// Warns only, because rows are delivered anyway.
 fn refused(error: PruneError) -> Check {
     if let PruneError::Control(error) = &error {
         return Check::unknown(PRUNE, error.to_string());
@@ -133,7 +129,7 @@ fn create(table: &TableName, day: &Day) -> String {
     )
 }
 
-/// What [`add`] would create.
+/// Partitions that [`add`] would create.
 pub(super) async fn missing(plan: &Plan) -> Result<Vec<String>, CommandFailure> {
     let client = connect(&plan.config.source.connect).await?;
     let mut names = Vec::new();
@@ -143,7 +139,7 @@ pub(super) async fn missing(plan: &Plan) -> Result<Vec<String>, CommandFailure> 
     Ok(names)
 }
 
-/// Creates them, and notes each. Nobody waits long for it.
+/// Creates and records missing partitions. No session waits long for the locks.
 pub(super) async fn add(plan: &Plan, created: &mut Vec<String>) -> Result<(), CommandFailure> {
     let client = connect(&plan.config.source.connect).await?;
     for (table, day) in missing_of(plan, &client).await? {

@@ -1,8 +1,7 @@
-//! Checks of `postrider doctor`: the relay that runs, and who reads the slot.
+//! Checks of `postrider doctor` for the running relay, and for the reader of the slot.
 //!
-//! Input: what the relay at `http.bind` says of itself, what the server says of the slot. Output: `relay.ready` and
-//! `slot.reader`. No I/O. Invariant: a slot that nobody reads while WAL waits in it is never a pass, nor is a reader that
-//! does not answer.
+//! Invariant: an unread slot with waiting WAL never passes, nor does a reader that does not answer.
+//! No I/O.
 
 use std::thread;
 use std::time::Duration;
@@ -12,11 +11,10 @@ use super::fix::Fix;
 use crate::status::relay::{RelayFacts, RelayStatus, Silence};
 use postrider_relay::holds_for_tables;
 
-/// Who reads the slot, as the server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SlotReader {
     pub(super) pid: Option<i32>,
-    /// Application name and address, as far as we may see them.
+    /// Application name and address, as far as the role may see them.
     pub(super) holder: String,
     pub(super) lag_bytes: i64,
     pub(super) is_lost: bool,
@@ -39,7 +37,6 @@ const READY: &str = "relay.ready";
 /// A relay reports to systemd about 0.3 s before its brokers answer, and is not ready until then.
 const STARTING_SECONDS: f64 = 3.0;
 const ASK_AGAIN: Duration = Duration::from_millis(250);
-/// Advice if the relay gives none.
 const SEE_LOG: &str = "read the relay's log, which names the error and its remedy";
 /// Times to ask in [`STARTING_SECONDS`].
 const TRIES: u32 = 12;
@@ -65,7 +62,7 @@ fn run() -> Fix {
     Fix::postrider("postrider run")
 }
 
-/// `slot`: `None` where there is none, or rows are polled.
+/// `slot` is `None` if there is none, or rows are polled.
 pub(super) fn ready(
     relay: &Result<RelayFacts, Silence>,
     slot: Option<&SlotReader>,
@@ -131,7 +128,7 @@ fn not_ready(facts: &RelayFacts) -> Check {
     Check::fail(READY, finding, fix)
 }
 
-/// `own_name`: the application name that a relay of this configuration has.
+/// `own_name`: application name of a relay with this configuration.
 pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
     const ID: &str = "slot.reader";
     let Some(slot) = slot else { return Check::unknown(ID, "there is no slot to look at") };

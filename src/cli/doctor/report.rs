@@ -1,6 +1,5 @@
-//! Prints what `postrider doctor` found: a line a check for people, one object for scripts.
-//!
-//! Input: checks in the order in which they were made. Output: text, the worst last, or JSON, with counts. Pure.
+//! Prints the results of `postrider doctor`: a line per check, the worst last, or one JSON object.
+//! Pure.
 
 use std::fmt::Write as _;
 
@@ -11,13 +10,12 @@ use super::check::{Check, Outcome};
 use crate::failure::printable;
 use crate::marks::wrapped;
 
-/// See the module.
 pub(super) struct Report {
     pub(super) checks: Vec<Check>,
 }
 
 impl Report {
-    /// The worst of all that count.
+    /// Worst outcome, without allowed checks.
     pub(super) fn worst(&self) -> Outcome {
         let counting = self.checks.iter().filter(|check| !check.is_allowed);
         counting.map(|check| check.outcome).max().unwrap_or(Outcome::Pass)
@@ -27,13 +25,13 @@ impl Report {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
-    /// For people. `width`: columns of the terminal; `None`: lines are not wrapped. `is_quiet`: only what fails.
+    /// `width`: columns of the terminal; `None` does not wrap. `is_quiet`: only failures.
     pub(super) fn to_text(&self, width: Option<usize>, color: bool, is_quiet: bool) -> String {
         let mut out = String::new();
         let is_shown = |check: &&Check| !is_quiet || check.outcome == Outcome::Fail;
         let mut checks: Vec<_> = self.checks.iter().filter(is_shown).collect();
         let id_width = checks.iter().map(|check| check.id.len()).max().unwrap_or(0);
-        // The worst is what stands above the prompt.
+        // The worst checks are next to the prompt.
         checks.sort_by_key(|check| check.outcome);
         for check in checks {
             let (begin, end) = if color { colors(check.outcome) } else { ("", "") };
@@ -65,7 +63,6 @@ impl Report {
         out
     }
 
-    /// For scripts.
     pub(super) fn to_json(&self) -> Value {
         json!({
             "what": "doctor",
@@ -79,12 +76,12 @@ impl Report {
     }
 }
 
-/// Columns before each line of a finding that begins below its id, and of a fix.
+/// Indent of a fix, and of a finding below its id.
 const INDENT: usize = 6;
 /// Minimum width of a finding beside its id.
 const FINDING_MIN: usize = 40;
 
-/// A finding beside its id or, on a narrow terminal, below it.
+/// A finding beside its id, or below it on a narrow terminal.
 fn finding_text(finding: &str, width: Option<usize>, column: usize) -> String {
     let Some(width) = width else { return format!("  {finding}\n") };
     let (column, begin) = match width.saturating_sub(column) {
@@ -95,7 +92,8 @@ fn finding_text(finding: &str, width: Option<usize>, column: usize) -> String {
     format!("{begin}{}\n", lines.join(&format!("\n{:column$}", "")))
 }
 
-/// A fix with a clause on each line if a line has no room for all. A clause stays whole: it may be a command to be copied.
+/// A fix, with one clause per line if it does not fit in a line. A clause is never wrapped, because
+/// it may be a command.
 fn fix_lines(fix: &str, width: Option<usize>) -> String {
     const BEGIN: &str = "\n           ";
     let fix = fix.replace('\n', BEGIN);
@@ -118,7 +116,7 @@ fn fix_lines(fix: &str, width: Option<usize>) -> String {
     lines
 }
 
-/// What `--fix` says behind the report. `created`: none where it was only to tell.
+/// Text of `--fix` after the report. `created`: `None` without `--execute`.
 pub(super) fn fix_text(plan: &FixPlan, left: &[&str], created: Option<&[String]>) -> String {
     let mut out = String::new();
     for object in created.unwrap_or_default() {

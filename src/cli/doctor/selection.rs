@@ -1,7 +1,6 @@
-//! The ids of `postrider doctor`'s checks, and which of them were asked for.
+//! The ids of `postrider doctor`'s checks, and the selected ones.
 //!
-//! Input: the words of `--check`. Output: a [`Selection`]: which side has to be asked for it, and which checks are shown.
-//! Invariant: a word that fits no check is a usage error, as it would never find anything; what made a selected check
+//! Invariant: a word that matches no check is a usage error. A check that made a selected one
 //! impossible is shown with it.
 
 use std::ffi::OsStr;
@@ -13,7 +12,8 @@ use crate::codes::ErrorCode;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 
-/// Reads the beginning of an id, and tells completion scripts all ids. [`Selection::of`] refuses what is none.
+/// Reads the beginning of an id, and lists all ids for completion scripts. [`Selection::of`]
+/// refuses unknown ones.
 #[derive(Debug, Clone)]
 pub(super) struct IdParser;
 
@@ -116,7 +116,6 @@ pub(super) const IDS: [&str; 79] = [
     "kafka.transactional_id",
     "kafka.version",
 ];
-/// The rest of them: topics.
 pub(super) const TOPIC_IDS: [&str; 7] = [
     "topic.exists",
     "topic.rights",
@@ -127,7 +126,7 @@ pub(super) const TOPIC_IDS: [&str; 7] = [
     "progress.topic",
 ];
 
-/// What everything on the side of Postgres begins with.
+/// Prefixes of the ids of all checks that ask Postgres.
 const OF_POSTGRES: [&str; 11] = [
     "postgres.",
     "publication.",
@@ -143,7 +142,7 @@ const OF_POSTGRES: [&str; 11] = [
 ];
 const OF_KAFKA: [&str; 4] = ["kafka.", "topic.", "dead_letters.", "progress."];
 
-/// Checks whose failure makes others impossible, and what those begin with.
+/// Checks whose failure makes others impossible, with the prefixes of those.
 const BLOCKERS: [(&str, &[&str]); 9] = [
     ("config.valid", &[""]),
     ("config.others", &[""]),
@@ -156,12 +155,11 @@ const BLOCKERS: [(&str, &[&str]); 9] = [
     ("kafka.reachable", &OF_KAFKA),
 ];
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Selection<'a>(&'a [String]);
 
 impl<'a> Selection<'a> {
-    /// None: everything.
+    /// An empty list selects everything.
     pub(super) fn of(only: &'a [String]) -> Result<Self, CommandFailure> {
         let fits = |word: &&String| !ids().any(|id| id.starts_with(word.as_str()));
         let Some(word) = only.iter().find(fits) else { return Ok(Self(only)) };
@@ -180,7 +178,6 @@ impl<'a> Selection<'a> {
             .help(format!("there are: {}", known.join(", "))))
     }
 
-    /// Whether it was asked for.
     pub(super) fn has(self, id: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|only| id.starts_with(only.as_str()))
     }
@@ -190,27 +187,22 @@ impl<'a> Selection<'a> {
         ids().filter(fits).any(|id| self.has(id))
     }
 
-    /// Whether a check asks every host of the connection string.
     pub(super) fn has_failover(self) -> bool {
         self.has_any(&["slot.failover", "failover."])
     }
 
-    /// Whether a check needs the server.
     pub(super) fn wants_postgres(self) -> bool {
         self.has_any(&OF_POSTGRES)
     }
 
-    /// Whether a check needs the brokers.
     pub(super) fn wants_kafka(self) -> bool {
         self.has_any(&OF_KAFKA)
     }
 
-    /// Whether a check needs the relay that may run.
     pub(super) fn wants_relay(self) -> bool {
         self.has_any(&["relay.", "http."])
     }
 
-    /// Whether it is shown and counts.
     pub(super) fn shows(self, check: &Check) -> bool {
         let stands_in_the_way = || {
             let is_one = check.outcome == Outcome::Fail || check.id.ends_with(".others");
@@ -225,7 +217,6 @@ fn ids() -> impl Iterator<Item = &'static str> {
     IDS.into_iter().chain(TOPIC_IDS)
 }
 
-/// Whether an id is one that `--check` knows.
 pub(super) fn is_known(id: &str) -> bool {
     ids().any(|known| known == id)
 }

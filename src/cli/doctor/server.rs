@@ -1,6 +1,6 @@
-//! Checks of `postrider doctor`: what limits, open transactions and other slots of the server do to the relay.
+//! Checks of `postrider doctor` for limits, open transactions and other slots of the server.
 //!
-//! Input: [`HealthFacts`] and an [`Inspection`]. Output: checks. Pure, but for the clock that is given to it.
+//! Input: [`HealthFacts`] and an [`Inspection`]. Output: checks. Pure.
 
 use super::check::{Check, bytes, duration, identifier};
 use super::fix::Fix;
@@ -11,42 +11,39 @@ use postrider_postgres::control::{
 };
 use postrider_postgres::wal::raise_limit;
 
-/// `max_slot_wal_keep_size` that is proposed at least, in GiB.
+/// Minimum `max_slot_wal_keep_size` to propose, in GiB.
 const KEEP_GIB: i64 = 50;
-/// The first supported version that tells how much WAL a slot may retain.
+/// First supported version that reports how much WAL a slot may retain.
 const LIMITS_SINCE: i32 = 130_000;
-/// The oldest version that PostgreSQL's developers still maintain.
+/// Oldest version that PostgreSQL's developers maintain.
 const MAINTAINED_SINCE: i32 = 140_000;
-/// A transaction that is open for longer, in seconds, is told.
+/// Maximum age of an open transaction, in seconds.
 const OPEN_MAX: i64 = 3_600;
-/// The same while more than [`HELD_BACK_MAX`] is kept for one.
+/// Maximum age while more than [`HELD_BACK_MAX`] is held back, in seconds.
 const OPEN_MAX_HELD_BACK: i64 = 300;
-/// So much WAL, in bytes, is more than a busy server keeps for the transactions of a moment.
+/// A busy server holds back less WAL, in bytes, for short transactions.
 const HELD_BACK_MAX: i64 = 1 << 30;
-/// Clocks that differ by more, in seconds, mislead times and retention.
+/// A larger difference of clocks, in seconds, misleads times and retention.
 const CLOCK_MAX: i64 = 2;
-/// A slot that nobody reads and that keeps more, in bytes, is told.
+/// Maximum of WAL kept by an unread slot, in bytes.
 const IDLE_SLOT_MAX: i64 = 1 << 30;
-/// More unacknowledged WAL, in bytes, is told, whoever reads the slot.
+/// Maximum of unacknowledged WAL, in bytes, even if the slot is read.
 const LAG_MAX: i64 = 1 << 30;
-/// Catalog rows that are kept for more transactions are told: half of what forces a vacuum.
+/// Maximum age of kept catalog rows, in transactions: half of the age that forces a vacuum.
 const CATALOG_AGE_MAX: i64 = 100_000_000;
-/// An outbox that is larger, in bytes, is told.
+/// Maximum size of the outbox, in bytes.
 const TABLE_MAX: i64 = 10 << 30;
-/// So many dead rows are worth a word, if they are more than the living.
+/// Dead rows worth a warning, if there are more of them than live rows.
 const DEAD_MIN: i64 = 100_000;
 
-/// What is judged besides [`HealthFacts`].
 pub(super) struct Around<'a> {
-    /// The outbox tables, in the order of the facts.
+    /// Outbox tables, in the order of the facts.
     pub(super) tables: &'a [TableName],
-    /// Whether the server is on another machine.
     pub(super) is_remote: bool,
-    /// Our clock, in microseconds since the Unix epoch.
+    /// Time of this machine, in microseconds since the Unix epoch.
     pub(super) now_us: i64,
 }
 
-/// See the module.
 pub(super) fn checks(
     facts: &HealthFacts,
     inspection: &Inspection,
@@ -83,13 +80,12 @@ fn is_read(inspection: &Inspection) -> bool {
     inspection.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
 }
 
-/// Who reads the slot.
 fn reader(inspection: &Inspection) -> Option<String> {
     let pid = inspection.slot.as_ref()?.active_pid?;
     Some(format!("process {pid}"))
 }
 
-/// WAL that is kept though it is acknowledged: for a transaction that was open then.
+/// Acknowledged WAL that is kept for a transaction that was open.
 fn held_back(slot: Option<&SlotHealth>) -> i64 {
     slot.filter(|slot| !slot.is_lost).map_or(0, |slot| slot.retained_bytes - slot.lag_bytes)
 }
@@ -134,7 +130,7 @@ fn clock(server_us: i64, now_us: i64) -> Check {
     )
 }
 
-/// Whether there is room for one more, unless it is ours already.
+/// Checks for room for one more, unless the relay already counts.
 fn free(id: &'static str, setting: &str, (limit, used): (i64, i64), has_ours: bool) -> Check {
     let finding = format!("{setting} is {limit}, {used} are in use");
     if has_ours || used < limit {
@@ -173,8 +169,8 @@ fn wal_sender_timeout(inspection: &Inspection) -> Check {
     Check::pass(ID, shown)
 }
 
-/// Open transactions hold back what the slot lets go of, and the creation of slots: one that is open for an hour, or
-/// for minutes while much WAL is kept that was acknowledged.
+/// Checks for transactions that hold back the slot and its creation: open for an hour, or for
+/// minutes while much acknowledged WAL is kept.
 fn open(id: &'static str, transactions: &[OpenTransaction], held_back: i64) -> Check {
     let limit = if held_back > HELD_BACK_MAX { OPEN_MAX_HELD_BACK } else { OPEN_MAX };
     let is_old = |one: &&OpenTransaction| one.seconds.is_some_and(|seconds| seconds > limit);
@@ -247,7 +243,7 @@ fn idle_timeout(limits: &ServerLimits) -> Check {
     }
 }
 
-/// A limit that is enough, by what the slot keeps now: the same for each check that asks for one.
+/// A sufficient limit for the WAL that the slot keeps now. Every check proposes this limit.
 fn enough_wal(slot: Option<&SlotHealth>) -> Fix {
     let kept = slot
         .map_or(0, |slot| slot.retained_bytes.saturating_add(slot.safe_bytes.unwrap_or(0).max(0)));
@@ -289,7 +285,7 @@ fn retention_limit(limits: &ServerLimits, version: i32, slot: Option<&SlotHealth
     }
 }
 
-/// By what the server says may still be written, which is more exact than its settings.
+/// Judges by the remaining WAL that the server reports, which is more exact than its settings.
 fn retention(slot: Option<&SlotHealth>) -> Check {
     const ID: &str = "slot.retained";
     let Some(slot) = slot else { return Check::unknown(ID, "there is no slot to look at") };
@@ -332,7 +328,7 @@ fn lag(slot: Option<&SlotHealth>, reader: Option<&str>) -> Check {
     }
 }
 
-/// From PostgreSQL 17 on, [`super::failover`] says more.
+/// From PostgreSQL 17 on, [`super::failover`] checks more.
 fn failover(limits: &ServerLimits, slot: Option<&SlotHealth>, version: i32) -> Option<Check> {
     const ID: &str = "slot.failover";
     if slot.is_none() {

@@ -1,8 +1,7 @@
-//! Checks of `postrider doctor`: what the relay demands of server, publication, tables and slot.
+//! Checks of `postrider doctor`: the relay's requirements on server, publication, tables and slot.
 //!
-//! Input: an [`Inspection`], as a relay takes it before each session. Output: a check for each demand, with the error
-//! and the code that the relay would end with. Invariant: `ID_OF` decides which demand an error is about; an error
-//! that it does not name is a failure too.
+//! Output: a check per requirement, with the relay's error and code. Invariant: an error without a
+//! requirement in [`id_of`] is a failure too.
 
 use super::check::Check;
 use super::source_fix;
@@ -11,7 +10,7 @@ use postrider_postgres::control::{
     ControlError, Inspection, Requirements, SlotFacts, WarningAbout,
 };
 
-/// The demands, and what is said if they are met.
+/// Requirements, and the text if they are met.
 const DEMANDS: [(&str, &str); 17] = [
     ("postgres.wal_level", "wal_level is logical"),
     ("postgres.messages", "the server sends the logical messages that are rows"),
@@ -32,7 +31,7 @@ const DEMANDS: [(&str, &str); 17] = [
     ("postgres.source", "nothing else stands in the way"),
 ];
 
-/// What harms without forbidding, likewise.
+/// Harmful settings that a relay accepts, and the text if there are none.
 const ADVICE: [(&str, WarningAbout, &str); 4] = [
     ("publication.only_inserts", WarningAbout::OtherChanges, "only inserts are decoded"),
     (
@@ -44,7 +43,6 @@ const ADVICE: [(&str, WarningAbout, &str); 4] = [
     ("postgres.encoding", WarningAbout::SqlAscii, "the database knows the encoding of its text"),
 ];
 
-/// See the module.
 pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Check> {
     let refusals = inspection.refusals(wanted);
     let mut checks = Vec::new();
@@ -74,7 +72,7 @@ pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Chec
     checks
 }
 
-/// Nothing is known of what does not exist.
+/// Requirements on a missing object are unknown.
 fn met_or_unknown(id: &'static str, met: &str, inspection: &Inspection) -> Check {
     let missing = match id.split_once('.') {
         Some(("slot", name)) if name != "exists" => inspection.slot.is_none().then_some("slot"),
@@ -96,7 +94,6 @@ fn met_or_unknown(id: &'static str, met: &str, inspection: &Inspection) -> Check
     }
 }
 
-/// Which demand it is about.
 const fn id_of(refusal: &ControlError) -> &'static str {
     match refusal {
         ControlError::WalLevel { .. } => "postgres.wal_level",

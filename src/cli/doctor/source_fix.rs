@@ -1,8 +1,7 @@
-//! The literal steps that fix what the relay demands of server, publication, tables and slot.
+//! The literal steps that fix a refusal or warning about server, publication, tables and slot.
 //!
-//! Input: a refusal or a warning, the [`Inspection`] that it is about. Output: a [`Fix`] of steps, to which the words of the
-//! hint are added, and what `--fix` may create. Invariant: no step gives up a row that can still be delivered; where that is
-//! a person's to decide, there is none.
+//! Invariant: no step gives up a row that can still be delivered. If a person must decide, there
+//! are no steps.
 
 use super::check::{Lack, identifier};
 use super::fix::Fix;
@@ -11,7 +10,6 @@ use postrider_postgres::control::{
     ControlError, Inspection, Requirements, WarningAbout, slot_of_database,
 };
 
-/// For a refusal.
 pub(super) fn steps(refusal: &ControlError, inspection: &Inspection, wanted: &Requirements) -> Fix {
     let sql = Fix::sql(refusal.remedy().join(" "));
     match refusal {
@@ -45,7 +43,6 @@ pub(super) fn steps(refusal: &ControlError, inspection: &Inspection, wanted: &Re
     }
 }
 
-/// For a warning.
 pub(super) fn advised(about: WarningAbout, inspection: &Inspection, wanted: &Requirements) -> Fix {
     let publication = identifier(&wanted.publication);
     match about {
@@ -60,8 +57,8 @@ pub(super) fn advised(about: WarningAbout, inspection: &Inspection, wanted: &Req
     }
 }
 
-/// What `--fix` may create. A table or publication that is missing while its slot is there was renamed or dropped: a new
-/// one has not what the slot is to send.
+/// Object that `--fix` may create. If the slot exists, a missing table or publication was renamed
+/// or dropped, and a new one lacks the data that the slot must send.
 pub(super) fn lack(refusal: &ControlError, inspection: &Inspection) -> Option<Lack> {
     let is_absent = match refusal {
         ControlError::TableMissing { .. } => inspection.slot.is_none(),
@@ -73,7 +70,7 @@ pub(super) fn lack(refusal: &ControlError, inspection: &Inspection) -> Option<La
     is_absent.then_some(Lack::Source)
 }
 
-/// The commands that make all that is missing, with the rights that the role lacks for it.
+/// Commands that create all missing objects, preceded by grants that the role lacks.
 fn granted_setup(inspection: &Inspection) -> Fix {
     let grants = inspection.grants(true);
     if grants.is_empty() { setup() } else { Fix::sql(grants.join(" ")).and(setup()) }

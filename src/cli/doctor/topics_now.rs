@@ -1,7 +1,7 @@
-//! Checks of `postrider doctor`: what access lists and replicas of the topics let us do at the moment.
+//! Checks of `postrider doctor` for the present access rights and replicas of topics.
 //!
-//! Input: a [`TopicState`] for each topic. Output: `topic.rights` and `topic.in_sync`. Invariant: a topic that the brokers
-//! hide is never said to be missing, and replicas that lag are a failure only where records are refused for it.
+//! Invariant: a hidden topic is never reported as missing. Lagging replicas fail only if records
+//! are refused because of them.
 
 use super::check::Check;
 use super::fix::{Fix, Place, StepKind};
@@ -12,7 +12,7 @@ use postrider_kafka::{KafkaSpec, TopicRights, TopicState, TopicsError, topic_sta
 const RIGHTS: &str = "topic.rights";
 const IN_SYNC: &str = "topic.in_sync";
 
-/// Of the rows' topics, and of those for dead letters and progress.
+/// States of the rows' topics, and of those for dead letters and progress.
 pub(super) fn states(
     config: &Config,
     kafka: &KafkaSpec,
@@ -27,7 +27,6 @@ pub(super) fn states(
     topic_states(kafka, &names)
 }
 
-/// See the module.
 pub(super) fn checks(config: &Config, states: &Result<Vec<TopicState>, TopicsError>) -> Vec<Check> {
     let states = match states {
         Ok(states) => states,
@@ -46,18 +45,18 @@ pub(super) fn checks(config: &Config, states: &Result<Vec<TopicState>, TopicsErr
     vec![rights(config, states), in_sync(states)]
 }
 
-/// Whom the brokers know us as, or a word to be filled in.
+/// User known to the brokers, or a placeholder.
 pub(super) fn user_of(config: &Config) -> &str {
     let login = config.kafka.properties.iter().find(|one| one.name == "sasl.username");
     login.map_or("NAME", |login| login.value.as_str())
 }
 
-/// What the relay needs and may not do with a topic, as a fragment behind its name.
+/// Missing right of the relay on a topic, as a fragment after its name.
 fn forbidden(config: &Config, state: &TopicState) -> Option<&'static str> {
     if state.is_hidden {
         return Some("is forbidden to us");
     }
-    // Progress is read again at each start.
+    // Progress is read at each start.
     let is_read = state.name == config.progress.topic;
     match state.rights? {
         TopicRights { write: false, .. } => Some("may not be written by us"),
@@ -66,7 +65,7 @@ fn forbidden(config: &Config, state: &TopicState) -> Option<&'static str> {
     }
 }
 
-/// What access lists say, as the brokers put it together for our login.
+/// Checks the rights that the brokers report for this login.
 fn rights(config: &Config, states: &[TopicState]) -> Check {
     let user = user_of(config);
     let hidden: Vec<_> =
@@ -100,7 +99,7 @@ fn rights(config: &Config, states: &[TopicState]) -> Check {
 fn in_sync(states: &[TopicState]) -> Check {
     let mut lagging =
         states.iter().flat_map(|state| state.lagging.iter().map(move |it| (state, it)));
-    // The worst is told.
+    // Only the worst partition is reported.
     let worst = lagging.clone().min_by_key(|(state, it)| (!refuses(state, it.in_sync), it.in_sync));
     let Some((state, partition)) = worst else {
         return Check::pass(IN_SYNC, "every replica of these topics has all records");
