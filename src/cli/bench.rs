@@ -1,10 +1,7 @@
-//! `postrider bench`: declares its subcommands and arguments, runs one of them, and prints the figures.
+//! `postrider bench`: declares its subcommands, runs one, and prints figures as text or JSON.
 //!
-//! `bench ceiling` compares the relay with `pg_recvlogical`, `bench delivery` at-least-once with
-//! exactly-once delivery, `bench source` the log with polling, `bench watched` a relay with everything that shows how it does
-//! with one without; a submodule measures each. Input: `BenchArgs`.
-//! Output: figures as text or JSON, or a `BenchError`, also when a measured relay did not deliver every row.
-//! Rounding and the start of the brokers are here.
+//! A submodule measures each comparison. A relay that did not deliver every row is a
+//! [`BenchError`].
 
 mod ceiling;
 mod delivery;
@@ -97,12 +94,11 @@ pub struct DeliveryArgs {
 }
 
 impl DeliveryArgs {
-    /// `embedded` or `kafka`.
     const fn broker_name(&self) -> &'static str {
         if self.brokers.is_some() { "kafka" } else { "embedded" }
     }
 
-    /// The brokers' addresses, and the embedded broker that is behind them if none are named.
+    /// Addresses of the brokers, and the embedded broker if none are named.
     fn brokers(&self) -> Result<(String, Option<EmbeddedBroker>), ProgramError> {
         if let Some(brokers) = &self.brokers {
             return Ok((brokers.clone(), None));
@@ -111,14 +107,13 @@ impl DeliveryArgs {
         Ok((broker.bootstrap.clone(), Some(broker)))
     }
 
-    /// The relay's settings, further ones last.
+    /// Settings of the relay; `relay_set` comes last.
     fn relay_settings(&self, guarantee: Guarantee) -> Vec<String> {
         let delivery = format!("kafka.delivery={}", guarantee.as_str());
         std::iter::once(delivery).chain(self.relay_set.iter().cloned()).collect()
     }
 }
 
-/// Runs it.
 pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     context.start_logs()?;
     let runtime = super::runtime()?;
@@ -142,50 +137,38 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Comma
     }
 }
 
-/// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
-    /// The private server.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// Its address.
     #[error(transparent)]
     Address(#[from] ConnectInfoError),
-    /// A connection.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// SQL of the bench itself.
     #[error("the bench's SQL failed")]
     Sql(#[from] tokio_postgres::Error),
-    /// A drain.
     #[error(transparent)]
     Drain(#[from] DrainError),
-    /// The topics.
     #[error(transparent)]
     Topics(#[from] TopicsError),
-    /// The broker or the relay.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The consumer.
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// The relay left something undone, so its figures mean nothing.
+    /// The relay did not deliver every row, so its figures mean nothing.
     #[error("the {drain} did not deliver every row: {reason}")]
     NotWhole {
-        /// Which.
+        /// For example ``drain of slot `bench_relay` ``.
         drain: String,
-        /// What is missing.
         reason: String,
     },
-    /// A part of the bench itself broke down.
+    /// A thread or task of the bench panicked.
     #[error("a {0} broke down")]
     Part(&'static str),
-    /// Not every row arrived.
     #[error("{arrived} of {written} rows were visible {} s after the last", PATIENCE.as_secs())]
     Missing {
-        /// Rows that arrived.
+        /// Rows that a consumer could read.
         arrived: usize,
-        /// Rows that were written.
         written: usize,
     },
 }

@@ -1,10 +1,10 @@
-//! `postrider demo`: runs the relay on generated orders and checks that none is lost, invented or out of
-//! order, even if the relay is killed.
+//! `postrider demo`: runs the relay on generated orders and checks that none is lost, invented or
+//! out of order, even if the relay is killed.
 //!
-//! Input: number and rate of orders, how often to kill the relay, servers to use instead of temporary ones.
-//! Output: what happens, as it happens, then the figures: orders of the reference shop, and records lost, duplicated,
-//! phantom and out of order, as counted by a judge that compares both ends and knows nothing of the relay. The relay is this program, run as a child process, so that it can be killed as in
-//! a crash.
+//! Input: number and rate of orders, how often to kill the relay, servers to use instead of
+//! temporary ones. Output: events as they happen, then the figures. An independent judge compares
+//! orders with records and counts lost, duplicated, phantom and reordered ones. The relay is this
+//! program as a child process, so that it can be killed as in a crash.
 
 mod consumer;
 mod judge;
@@ -46,18 +46,17 @@ use report::LoadReport;
 use shop::ShopFigures;
 use stage::{SOURCE, Stage};
 
-/// The option of `--delivery`.
 const DELIVERY: &str = "kafka.delivery";
-/// How long the relay may take from its start to holding the slot.
+/// Maximum time from the relay's start until it holds the slot.
 const STREAMING_LIMIT: Duration = Duration::from_secs(30);
-/// After the last order, the demo waits for arrivals until none has come for this long.
+/// After the last order, the demo waits until no record has arrived for this long.
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
-/// Phantoms and duplicates are looked for a little longer.
+/// Extra time to look for phantoms and duplicates.
 const AFTERMATH: Duration = Duration::from_millis(500);
 /// A relay that drains longer than this is stuck.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// How many orders a second there are while the demo stays.
+/// Orders per second after the verdict, with `--stay`.
 const STAY_RATE: u32 = 100;
 
 /// `demo [--rate N] [--count N] [--kill-every 5s] [--delivery ..] [--stay] [--brokers ..] [--database-url ..]`
@@ -89,69 +88,49 @@ pub struct DemoArgs {
     pub database_url: Option<String>,
 }
 
-/// Why the demo could not be shown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
-    /// The private Postgres.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// The embedded broker.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// The topics on the user's brokers.
     #[error(transparent)]
     Topics(#[from] TopicsError),
-    /// The address of the database.
     #[error(transparent)]
     Address(#[from] ConnectInfoError),
-    /// Tables, publication and slot.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The relay's configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What the relay needs before it starts.
     #[error(transparent)]
     Relay(#[from] RelayError),
-    /// An option that would be overruled.
     #[error("the demo chooses `{0}` itself")]
     Chosen(&'static str),
-    /// The embedded broker shows what aborted transactions wrote.
     #[error(
         "the embedded broker shows what aborted transactions wrote, so that killed relays would seem to repeat rows"
     )]
     NoTransactions,
-    /// SQL of the demo itself.
     #[error("the demo's SQL failed")]
     Sql(#[from] tokio_postgres::Error),
-    /// The load.
     #[error(transparent)]
     Load(#[from] ShopError),
-    /// The consumer.
     #[error(transparent)]
     Consumer(#[from] ReaderError),
-    /// The relay's process.
     #[error("the relay's process cannot be started")]
     Process(#[from] std::io::Error),
-    /// The relay ended by itself.
     #[error("the relay exited unexpectedly: {0}")]
     RelayEnded(ExitStatus),
-    /// The relay does not hold the slot.
     #[error("the relay does not stream after {} s", STREAMING_LIMIT.as_secs())]
     NotStreaming,
-    /// The relay did not drain.
     #[error("the relay did not end cleanly: {0}")]
     NotDrained(ExitStatus),
-    /// A service of the shop ended by itself.
     #[error("a service of the shop exited unexpectedly")]
     ShopEnded,
-    /// The order service did not place an order.
     #[error("the order service refused an order: {0}")]
     OrderRefused(String),
     /// One idempotency key made two orders.
     #[error("a request that was sent twice made two orders")]
     TwoOrders,
-    /// Somebody else reads the database that was given.
     #[error("the database is in use: replication slot `{slot}` reads it")]
     InUse {
         /// A slot that is not the demo's.
@@ -163,7 +142,6 @@ pub(crate) enum DemoError {
 }
 
 impl DemoError {
-    /// What the user can do about it.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Sandbox(error) => error.hint(),
@@ -200,7 +178,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// Exactly once, nothing may come twice.
+    /// With exactly-once delivery, no record may arrive twice.
     fn is_sound(&self, delivery: Delivery) -> bool {
         let may_repeat = delivery == Delivery::AtLeastOnce || self.verdict.duplicated == 0;
         may_repeat && self.verdict.is_sound() && self.shop.is_sound()
@@ -219,13 +197,12 @@ impl Figures {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let mut chosen = stage::stand_ins().to_vec();
     chosen.extend(args.delivery.clone().map(|delivery| (DELIVERY, delivery)));
     let is_default = |it: &Effective| it.key == "log.level" && it.origin == SettingOrigin::Default;
     if context.read_named(demo_flags(&chosen))?.effective.iter().any(is_default) {
-        // The services of the shop log in this process, between the lines of the report.
+        // The shop's services log in this process, between the lines of the report.
         chosen.push(("log.level", "warn".to_owned()));
     }
     let config = context.load_named(demo_flags(&chosen))?.config;
@@ -251,7 +228,6 @@ pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Comman
     Ok(if figures.is_sound(config.kafka.delivery) { ExitCode::Ok } else { ExitCode::CheckFailed })
 }
 
-/// Options that the demo chooses, above all others.
 fn demo_flags(settings: &[(&'static str, String)]) -> Vec<FlagValue> {
     let flag = |(key, value): &(&'static str, String)| FlagValue {
         key,
@@ -277,7 +253,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let relay = Plan::new(kafka_spec(&config), config);
     stage.make_slot(&client, &relay).await?;
     let mut arguments = context.arguments();
-    // The database's address is for the environment, not for the command line.
+    // The database's address may hold a password, so it is passed in the environment.
     for (key, value) in settings.into_iter().filter(|(key, _)| *key != SOURCE) {
         arguments.extend(["--set".into(), format!("{key}={value}").into()]);
     }
@@ -286,7 +262,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let tell = |figures: &Figures| {
         if args.stay {
             let _ = stayed.set(figures.clone());
-            // Standard output that is closed is noticed at the end.
+            // A closed stdout is noticed at the end.
             let _ = figures.print(context, delivery, true);
             report::tell_stay(&stage);
         }
@@ -295,7 +271,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
         result = play(args, &plan, &stage, &client, (cast, &tell)) => result,
         () = stop_signal() => Err(DemoError::Interrupted),
     };
-    // Who is told to go when all is said and done has not failed.
+    // A stop after the verdict is not a failure.
     let result = match (result, stayed.into_inner()) {
         (Err(DemoError::Interrupted), Some(figures)) => Ok(figures),
         (result, _) => result,
@@ -306,7 +282,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     Ok(figures)
 }
 
-/// How the relay is started, and how its consumer.
+/// Arguments of the relay and settings of its consumer.
 struct Cast {
     kafka: KafkaSpec,
     arguments: Vec<OsString>,
@@ -389,7 +365,7 @@ async fn sleep_until(instant: Option<Instant>) {
     }
 }
 
-/// The first orders would otherwise measure the relay's start.
+/// Waits for the relay to stream; otherwise the first orders would measure its start.
 async fn wait_until_streaming(
     client: &Client,
     slot: &str,
@@ -409,7 +385,7 @@ async fn wait_until_streaming(
     Err(DemoError::NotStreaming)
 }
 
-/// How a relay ends that nobody stopped.
+/// Waits for the exit of a relay that nobody stopped.
 async fn end_of(relay: &mut RelayProcess) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = relay.ended()? {
@@ -444,7 +420,7 @@ async fn wait_for_arrivals(
     Ok(())
 }
 
-/// A thread that panicked while it held the lock has lost a note, not corrupted one.
+/// Locks despite poisoning: a thread that panicked has lost a note, not corrupted one.
 fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
     judge.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,9 @@
-//! `bench ceiling`: compares the relay's throughput with that of `pg_recvlogical`, which shows how fast the
-//! server itself can send.
+//! `bench ceiling`: compares the relay's throughput with that of `pg_recvlogical`, which shows how
+//! fast the server can send.
 //!
-//! Input: rows, rows per transaction, topics, and socket or TCP. A temporary Postgres writes the rows once,
-//! and two slots read the same WAL: `pg_recvlogical` writes it to /dev/null, the relay delivers it to an
-//! embedded broker. Output: `Ceiling`: both rates, their ratio, CPU time per row, peak memory. It is an
-//! error if a row was not confirmed or the relay's slot did not reach the last commit.
+//! Two slots read the same WAL: `pg_recvlogical` writes it to /dev/null, the relay delivers it to
+//! an embedded broker. Output: both rates, their ratio, CPU time per row, peak memory. An
+//! unconfirmed row is an error.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -21,11 +20,11 @@ use postrider_postgres::control;
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_sandbox::postgres::{Address, Cluster, Options};
 
-/// The slots, both made before the rows are written.
+/// Slots that are created before the rows are written.
 const RECEIVE_SLOT: &str = "bench_recvlogical";
 const RELAY_SLOT: &str = "bench_relay";
 
-/// Some 310 bytes of JSON.
+/// About 310 bytes of JSON.
 const NOTE_WORDS: u32 = 22;
 
 /// How Postgres is reached.
@@ -57,7 +56,6 @@ pub struct CeilingArgs {
     pub relay_set: Vec<String>,
 }
 
-/// The figures.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Ceiling {
     rows: u32,
@@ -91,7 +89,6 @@ impl std::fmt::Display for Ceiling {
     }
 }
 
-/// Measures.
 pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, BenchError> {
     let options = Options::default()
         .with("shared_buffers", "1GB")
@@ -108,7 +105,7 @@ pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, BenchError> {
     Ok(figures(args, &receive, &relay, &summary))
 }
 
-/// Writes the rows behind two slots, and returns the position behind the last of their commits.
+/// Writes the rows behind two slots, and returns the position of the end.
 async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, BenchError> {
     client.batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
     for slot in [RECEIVE_SLOT, RELAY_SLOT] {
@@ -129,7 +126,7 @@ fn receive(
     end: Lsn,
 ) -> Result<ResourceUsage, BenchError> {
     let address = cluster.address();
-    // A command line can be read by every user of the machine.
+    // Command lines are public on the machine.
     let shown = Address { password: None, ..address.clone() };
     let mut command = Command::new(cluster.binaries().join("pg_recvlogical"));
     command

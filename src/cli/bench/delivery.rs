@@ -1,11 +1,9 @@
 //! `bench delivery`: compares the throughput of at-least-once and exactly-once delivery.
 //!
-//! Input: rows, topics, the number of pairs of runs (one at least once, one exactly once), brokers. Each run
-//! reads the same WAL to its end, from a slot of its own that was created before the rows were written, and is
-//! checked: every row confirmed, and the slot has reached the last commit. Output: `Drains`: medians of rate and
-//! CPU time per row, and the peak memory of the exactly-once runs; with `--latency` instead what `visible`
-//! measures under live load. The order within a pair alternates, so that drift in the machine's speed affects
-//! both modes equally.
+//! Each run reads the same WAL from its own slot and is checked: every row confirmed, and the slot
+//! has reached the last commit. The order within a pair alternates, so that drift in the machine's
+//! speed affects both equally. Output: medians of rate and CPU time per row, and peak memory; with
+//! `--latency` the results of `visible`.
 
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -21,20 +19,15 @@ use postrider_core::lsn::Lsn;
 use postrider_kafka::{KafkaSpec, TopicsError, create_missing};
 use postrider_sandbox::postgres::Cluster;
 
-/// In the order of the first pair.
 const BOTH: [Guarantee; 2] = [Guarantee::AtLeastOnce, Guarantee::ExactlyOnce];
 
-/// The figures.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub(super) enum Delivery {
-    /// Of drains.
     Drains(Drains),
-    /// Of a live load.
     Visible(Latencies),
 }
 
-/// Medians of the drains.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Drains {
     broker: &'static str,
@@ -49,7 +42,6 @@ pub(super) struct Drains {
     rss_mib: f64,
 }
 
-/// A figure of both.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct PerGuarantee {
     at_least_once: f64,
@@ -78,7 +70,6 @@ impl std::fmt::Display for Delivery {
     }
 }
 
-/// Measures.
 pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, BenchError> {
     if let Some(brokers) = &args.brokers {
         prepare(brokers, args.topics).await?;
@@ -118,7 +109,6 @@ async fn prepare(brokers: &str, topics: u32) -> Result<(), TopicsError> {
     create_missing(&kafka, &wal_load::topics(topics), PARTITIONS.cast_signed()).await
 }
 
-/// One drain.
 #[derive(Debug)]
 struct DeliveryRun {
     guarantee: Guarantee,
@@ -208,7 +198,6 @@ fn figures(args: &DeliveryArgs, runs: &[DeliveryRun]) -> Drains {
     }
 }
 
-/// The middle one, or the mean of the two in the middle.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

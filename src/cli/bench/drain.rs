@@ -1,62 +1,51 @@
 //! Runs a command that reads a slot to its end ("drains" it), as a child process, and measures it.
 //!
-//! Input: the command, the postmaster's process id, a time limit. Output: `ResourceUsage`: wall time, CPU time
-//! and peak memory of the child, and CPU time of its walsender; or a `DrainError` if it does not start,
-//! fails or exceeds the limit. Both processes are sampled from outside, so that the measurement does not
-//! measure itself.
+//! Output: [`ResourceUsage`], or a [`DrainError`]. Both processes are sampled from outside, so that
+//! the measurement does not measure itself.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use postrider_sandbox::proc;
 
-/// Distance of two samples of a process: fine enough to miss little of its last moments.
+/// Interval of samples, short enough to miss little of a process's last moments.
 const SAMPLE: Duration = Duration::from_millis(5);
 
-/// What a drain took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ResourceUsage {
-    /// From start of the process to its exit.
     pub(super) wall: Duration,
     /// User and system time of the process.
     pub(super) cpu: Duration,
-    /// User and system time of the walsender process, as last seen.
+    /// User and system time of the walsender, from the last sample.
     pub(super) walsender_cpu: Duration,
     /// Peak resident memory of the process.
     pub(super) peak_rss_bytes: u64,
 }
 
-/// Why a drain has no figures.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DrainError {
-    /// The program could not be started.
     #[error("cannot start {program}")]
     Start {
-        /// Its path.
+        /// Path.
         program: String,
-        /// The system's reason.
         #[source]
         source: std::io::Error,
     },
-    /// It ended with an error of its own.
     #[error("{program} ended with {status}")]
     Failed {
-        /// Its path.
+        /// Path.
         program: String,
-        /// How it ended.
         status: std::process::ExitStatus,
     },
-    /// It did not come to an end.
     #[error("{program} was still running after {seconds} s")]
     Stuck {
-        /// Its path.
+        /// Path.
         program: String,
-        /// The limit.
         seconds: u64,
     },
 }
 
-/// Starts `command`, watches it to its end, and returns its figures and standard output's owner.
+/// Runs `command` to its end; returns its figures, and the child with its stdout.
 pub(super) fn run_measured(
     mut command: Command,
     postmaster: u32,

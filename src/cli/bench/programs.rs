@@ -1,10 +1,9 @@
-//! Runs the embedded broker and the relay as child processes, so that the benchmark does not measure
-//! itself.
+//! Runs the embedded broker and the relay as child processes, so that the benchmark does not
+//! measure itself.
 //!
-//! Input: topics, addresses, settings (`RelayTarget`). Output: `EmbeddedBroker::start` returns a broker
-//! and its address; `drain` delivers what a slot has with `run --once` and returns its summary and resource
-//! use; `carry` starts a relay that runs until its guard is dropped. For exactly-once delivery both run
-//! `adopt` first, which stores the slot's position as progress.
+//! Input: topics, addresses, settings ([`RelayTarget`]). Output: a broker, a drain's summary and
+//! resource use, or a running relay. For exactly-once delivery `adopt` runs first, which stores the
+//! slot's position as progress.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -17,41 +16,33 @@ use super::drain::{DrainError, ResourceUsage, run_measured};
 use super::wal_load;
 use crate::set_source;
 
-/// Partitions of each topic.
 pub(super) const PARTITIONS: u32 = 3;
-/// No drain of a sensible size takes longer.
+/// A drain of a sensible size ends earlier.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_mins(10);
 
-/// Why a process is of no use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
-    /// It did not start.
     #[error("cannot start {what}")]
     Start {
-        /// Which.
+        /// Name of the program.
         what: &'static str,
-        /// The system's reason.
         #[source]
         source: std::io::Error,
     },
-    /// It said something else than expected.
     #[error("{what} did not answer as expected: {answer}")]
     Answer {
-        /// Which.
+        /// Name of the program.
         what: &'static str,
-        /// What it said.
         answer: String,
     },
-    /// A drain.
     #[error(transparent)]
     Drain(#[from] DrainError),
 }
 
-/// Ends a process with its owner.
+/// Kills a process on drop.
 pub(super) struct ChildGuard(Child);
 
 impl ChildGuard {
-    /// The process's number.
     pub(super) fn id(&self) -> u32 {
         self.0.id()
     }
@@ -59,29 +50,24 @@ impl ChildGuard {
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // Already gone is fine.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// An embedded broker; it ends when dropped.
 pub(super) struct EmbeddedBroker {
-    /// Where it is reached.
     pub(super) bootstrap: String,
     _process: ChildGuard,
-    /// Closing it ends the process too.
+    /// The process also ends when this is closed.
     _input: ChildStdin,
 }
 
-/// What `broker` prints.
 #[derive(Deserialize)]
 struct Address {
     bootstrap: String,
 }
 
 impl EmbeddedBroker {
-    /// Starts one with the topics of a load, and the topic of progress.
     pub(super) fn start(topics: u32) -> Result<Self, ProgramError> {
         let start = |source| ProgramError::Start { what: "the embedded broker", source };
         let mut command = Command::new(this_program()?);
@@ -107,30 +93,23 @@ impl EmbeddedBroker {
     }
 }
 
-/// Where the benches have progress kept.
 const PROGRESS_TOPIC: &str = "BenchProgress";
 
-/// A relay's target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RelayTarget<'a> {
-    /// URL of the database.
     pub(super) source: &'a str,
-    /// The slot.
     pub(super) slot: &'a str,
-    /// Addresses of the brokers.
     pub(super) bootstrap: &'a str,
     /// Further settings, as for `run --set`; the last of one name wins.
     pub(super) settings: &'a [String],
 }
 
-/// What `run --once --output json` prints.
+/// Output of `run --once --output json`.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct RunSummary {
-    /// Records that the brokers confirmed.
     pub(super) confirmed: u64,
-    /// Dead letters among them.
+    /// Dead letters among the confirmed records.
     pub(super) dead_letters: u64,
-    /// From the begin of streaming to the end.
     pub(super) streaming_seconds: f64,
 }
 
@@ -145,7 +124,7 @@ pub(super) fn drain(
     let (usage, child) = run_measured(command, postmaster, DRAIN_LIMIT)?;
     let mut answer = String::new();
     if let Some(stdout) = child.stdout {
-        // The summary is one short line: the pipe held it until now.
+        // The pipe holds the summary, which is one short line.
         let _ = BufReader::new(stdout).read_line(&mut answer);
     }
     let summary = serde_json::from_str(&answer)
@@ -153,7 +132,6 @@ pub(super) fn drain(
     Ok((usage, summary))
 }
 
-/// Starts a relay that carries the stream until it is dropped.
 pub(super) fn carry(target: RelayTarget<'_>) -> Result<ChildGuard, ProgramError> {
     adopt(target)?;
     let mut command = command("run", target)?;
@@ -161,7 +139,7 @@ pub(super) fn carry(target: RelayTarget<'_>) -> Result<ChildGuard, ProgramError>
     child.map(ChildGuard).map_err(|source| ProgramError::Start { what: "the relay", source })
 }
 
-/// Takes the slot's position for the progress that exactly-once delivery begins with.
+/// Stores the slot's position as the first progress of exactly-once delivery.
 fn adopt(target: RelayTarget<'_>) -> Result<(), ProgramError> {
     const WHAT: &str = "adopt";
     if !target.settings.iter().any(|setting| setting == "kafka.delivery=exactly_once") {
@@ -178,7 +156,6 @@ fn adopt(target: RelayTarget<'_>) -> Result<(), ProgramError> {
     Err(ProgramError::Answer { what: WHAT, answer })
 }
 
-/// A command of this program, in these target.
 fn command(name: &str, target: RelayTarget<'_>) -> Result<Command, ProgramError> {
     let RelayTarget { source, slot, bootstrap, settings } = target;
     let mut command = Command::new(this_program()?);
@@ -190,7 +167,7 @@ fn command(name: &str, target: RelayTarget<'_>) -> Result<Command, ProgramError>
         format!("progress.topic={PROGRESS_TOPIC}"),
         "source.create=never".to_owned(),
         "http.bind=".to_owned(),
-        // Not by -q, so that RUST_LOG and `settings` may ask for more.
+        // Unlike -q, this lets RUST_LOG and `settings` raise the level.
         "log.level=warn".to_owned(),
     ];
     for setting in usual.iter().chain(settings) {

@@ -1,9 +1,8 @@
-//! What benchmarks of the relay share: a private server with the outbox of the first migration, the size of its rows, and
-//! drains of which every row has to arrive.
+//! Shared by the benchmarks of the relay: a private server with the outbox of the first migration,
+//! and checked drains.
 //!
-//! Input: nothing, or a slot and how many rows it has. Output: a server and a connection to it, or what a drain took.
-//! Invariant: autovacuum is off, so that nothing is cleaned while something is measured; a drain that did not deliver every
-//! row is an error.
+//! Invariant: autovacuum is off during measurements; a drain that did not deliver every row is an
+//! error.
 
 use clap::Args;
 
@@ -14,7 +13,7 @@ use postrider_postgres::control::{self, Client};
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_sandbox::postgres::{Cluster, Options};
 
-/// Some 350 bytes of JSON.
+/// About 350 bytes of JSON.
 pub(super) const NOTE_WORDS: u32 = 26;
 
 /// What to write.
@@ -28,7 +27,6 @@ pub struct LoadArgs {
     pub per_transaction: u32,
 }
 
-/// Starts a server.
 pub(super) async fn start() -> Result<(Cluster, Client), BenchError> {
     let options = Options::default()
         .with("shared_buffers", "512MB")
@@ -41,7 +39,7 @@ pub(super) async fn start() -> Result<(Cluster, Client), BenchError> {
     Ok((cluster, client))
 }
 
-/// Delivers all that a slot of this server has, or its table.
+/// Delivers all rows of a slot on this server, or of its table.
 pub(super) fn drain_whole(
     (cluster, broker): (&Cluster, &EmbeddedBroker),
     slot: &str,

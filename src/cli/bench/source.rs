@@ -1,9 +1,8 @@
 //! `bench source`: compares the log with polling, on the same rows.
 //!
-//! Input: rows, workers. The rows are written once; a relay delivers them from a slot that was made before, then another
-//! one polls them from the table that `setup` makes. Output: `Sources`: of each rate, CPU time of the relay and of the
-//! whole server for a row, and what the table has afterwards that it had not before: dead rows and bytes. Autovacuum is
-//! off, so that nothing is cleaned meanwhile. A drain that did not deliver every row is an error.
+//! A relay delivers the rows from a slot, then another polls them from the table that `setup`
+//! creates. Output: rates, CPU time per row of relay and server, and dead rows and growth of the
+//! table. Autovacuum is off. A relay that did not deliver every row is an error.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use postrider_sandbox::postgres::Cluster;
 use postrider_sandbox::proc;
 
 const SLOT: &str = "bench_stream";
-/// How often statistics are asked for that a session which has ended has left, and how long until the next time.
+/// Attempts and pause to wait for statistics of a session that has ended.
 const LOOKS: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -42,7 +41,6 @@ pub struct SourceArgs {
     pub relay_set: Vec<String>,
 }
 
-/// The figures.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Sources {
     rows: u32,
@@ -52,7 +50,6 @@ pub(super) struct Sources {
     poll: SourceFigures,
 }
 
-/// Of one way.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct SourceFigures {
     rows_per_s: f64,
@@ -80,7 +77,6 @@ impl std::fmt::Display for Sources {
     }
 }
 
-/// Measures.
 pub(super) async fn measure(args: &SourceArgs) -> Result<Sources, BenchError> {
     let (cluster, client) = server::start().await?;
     polled_table().make(&client, &mut Vec::new()).await?;
@@ -101,7 +97,6 @@ pub(super) async fn measure(args: &SourceArgs) -> Result<Sources, BenchError> {
     Ok(Sources { rows, per_transaction, workers, stream, poll })
 }
 
-/// The table of the migration, with what polling needs.
 fn polled_table() -> PollSetup {
     PollSetup {
         tables: vec![TableName::new("public", "outbox")],
@@ -141,13 +136,14 @@ async fn one_way(
     })
 }
 
-/// Bytes of the table with its indexes.
+/// Bytes of the table and its indexes.
 async fn size(client: &Client) -> Result<i64, tokio_postgres::Error> {
     let row = client.query_one("SELECT pg_total_relation_size('outbox')", &[]).await?;
     row.try_get(0)
 }
 
-/// Once they do not change any more: a session leaves what it has counted when it ends, or a little later.
+/// Dead rows, once their number is stable: a session reports its counts when it ends, or a little
+/// later.
 async fn dead_rows(client: &Client) -> Result<i64, tokio_postgres::Error> {
     const SQL: &str = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'outbox'::regclass";
     let mut before = -1;

@@ -1,11 +1,9 @@
-//! `bench delivery --latency`: measures the time from a row's commit until a `read_committed` consumer gets
-//! it.
+//! `bench delivery --latency`: measures the time from a row's commit until a `read_committed`
+//! consumer gets it.
 //!
-//! Input: rows per second. Output: `Latencies`: p50 and p99 for both guarantees, and the maximum for
-//! exactly once, without the first tenth of the rows. Eight connections commit one row at a time,
-//! synchronously, at a fixed rate; the server's clock just before the commit is in the payload, and a
-//! consumer thread notes the arrival. Server, relay and consumer run on one machine, and so on one clock. A
-//! row that does not arrive is an error.
+//! Output: [`Latencies`] of both guarantees, without the first tenth of the rows. Eight connections
+//! commit one row at a time at a fixed rate. The payload holds the server's clock just before the
+//! commit. All programs share one machine and clock. A row that does not arrive is an error.
 
 use std::time::Duration;
 
@@ -22,22 +20,19 @@ use postrider_postgres::libpq::ConnectInfo;
 use postrider_relay::telemetry::unix_us;
 use postrider_sandbox::postgres::Cluster;
 
-/// How long rows are written.
 const LOAD_SECONDS: u32 = 20;
-/// Of them, how many belong to the start of the relay: one part in ten.
+/// One part in this many of the time belongs to the start of the relay.
 const START_SHARE: u32 = 10;
-/// Connections that write: enough for thousands of commits a second.
+/// Connections that write: enough for thousands of commits per second.
 const WRITERS: u32 = 8;
-/// How long rows may be missing after the last was written.
+/// Maximum wait for missing rows after the last was written.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a broker may take to answer the consumer.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// How long a broker may hold an empty answer to the consumer, in milliseconds.
+/// Maximum time that a broker holds an empty answer, in milliseconds.
 const FETCH_WAIT_MS: u32 = 5;
-/// How soon the consumer looks whether it is to end.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The figures, in milliseconds.
+/// Figures in milliseconds.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Latencies {
     broker: &'static str,
@@ -65,7 +60,6 @@ impl std::fmt::Display for Latencies {
     }
 }
 
-/// Measures either guarantee, one after the other.
 pub(super) async fn measure(
     args: &DeliveryArgs,
     rate: u32,
@@ -87,7 +81,7 @@ pub(super) async fn measure(
     })
 }
 
-/// Latencies in microseconds, sorted.
+/// Sorted latencies in microseconds.
 async fn live(
     guarantee: Guarantee,
     args: &DeliveryArgs,
@@ -129,7 +123,7 @@ async fn live(
     Ok(latencies)
 }
 
-/// Commits one row after the other at this writer's share of the rate; one that is late catches up.
+/// Commits rows one by one at this writer's share of the rate; a late writer catches up.
 async fn write(
     client: &Client,
     number: u32,
@@ -160,27 +154,25 @@ async fn write(
     Ok(())
 }
 
-/// When a row was committed and when it came, in microseconds since the Unix epoch.
+/// Times in microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     committed_us: i64,
     arrived_us: i64,
 }
 
-/// What the consumer needs of a payload.
 #[derive(Deserialize)]
 struct Payload {
     committed_us: i64,
 }
 
-/// Reads committed records on a thread of its own.
 struct VisibilityConsumer {
     end: tokio::sync::oneshot::Sender<()>,
     arrivals: tokio::sync::oneshot::Receiver<Result<Vec<Arrival>, ReaderError>>,
 }
 
 impl VisibilityConsumer {
-    /// Waits at the end of every topic for so many rows.
+    /// Waits at the end of every topic for `rows` rows.
     fn start(bootstrap: &str, topics: u32, rows: u32) -> Result<Self, ReaderError> {
         let names = wal_load::topics(topics);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -205,13 +197,12 @@ impl VisibilityConsumer {
                     break None;
                 }
             };
-            // Nobody waits when the bench has failed elsewhere.
+            // A bench that failed elsewhere has dropped the receiver.
             let _ = done.send(failed.map_or(Ok(all), Err));
         });
         Ok(Self { end, arrivals })
     }
 
-    /// What came, once all of it is there or time is up.
     async fn arrivals(mut self) -> Result<Vec<Arrival>, BenchError> {
         let broken = |_| BenchError::Part("consumer");
         if let Ok(all) = tokio::time::timeout(PATIENCE, &mut self.arrivals).await {
@@ -222,14 +213,14 @@ impl VisibilityConsumer {
     }
 }
 
-/// A record of another load is not ours.
+/// `None` for a record of another load.
 fn arrival(value: Option<&[u8]>) -> Option<Arrival> {
     let arrived_us = unix_us();
     let Payload { committed_us } = serde_json::from_slice(value?).ok()?;
     Some(Arrival { committed_us, arrived_us })
 }
 
-/// The smallest latency that so many of a thousand do not exceed.
+/// Smallest latency that `per_mille` of 1,000 rows do not exceed.
 fn quantile_ms(sorted_us: &[i64], per_mille: usize) -> f64 {
     let rank = (sorted_us.len() * per_mille).div_ceil(1_000).saturating_sub(1);
     let value = sorted_us.get(rank).copied().unwrap_or_default();

@@ -1,46 +1,39 @@
 //! Creates the slots of the benchmarks and writes the rows that are read through them.
 //!
-//! Input: number of rows, rows per transaction, topics, payload size. Output: the WAL position after the
-//! last commit; `topics` names the topics that the rows are routed to. A procedure writes the rows within
-//! the server, once for all slots, so that all runs read the same WAL. A row looks like a small order
-//! event.
+//! A procedure writes the rows in the server, once for all slots, so that all runs read the same
+//! WAL. A row resembles a small order event.
 
 use tokio_postgres::Client;
 
 use postrider_core::lsn::Lsn;
 
-/// How many rows share a key; spreads records over every partition.
+/// Rows per key; spreads records over all partitions.
 const ROWS_PER_KEY: u32 = 100;
 
-/// The server notes every 15 s, and at checkpoints, which transactions are open; where it begins to decode depends on it.
-/// So many rows are what 1,300 a second make of that.
+/// Rows between two notes of open transactions, on which the start of decoding depends. The server
+/// writes a note every 15 s, and at checkpoints, so this number equals 1,300 rows per second.
 const ROWS_PER_SNAPSHOT: u32 = 20_000;
 
-/// What to write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
-    /// Rows in all.
     pub(super) count: u32,
-    /// Rows per transaction; the last transaction may have fewer.
     pub(super) per_transaction: u32,
     /// Event types, which are topics under the seed routing.
     pub(super) topics: u32,
-    /// Words of ten bytes in each payload, beside some 90 bytes.
+    /// Words of ten bytes in each payload, besides about 90 bytes.
     pub(super) note_words: u32,
 }
 
-/// The topic names these rows are routed to.
 pub(super) fn topics(count: u32) -> Vec<String> {
     (0..count).map(|number| format!("BenchEvent{number}")).collect()
 }
 
-/// Makes a slot that sees all that follows.
 pub(super) async fn make_slot(client: &Client, slot: &str) -> Result<(), tokio_postgres::Error> {
     let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
     client.execute(sql, &[&slot]).await.map(drop)
 }
 
-/// A procedure, because only there can a loop on the server commit.
+/// Only a procedure can commit in a loop on the server.
 const LOADER: &str = "
 CREATE PROCEDURE bench_load(begun int, rows int, tx_rows int, topics int, keys int, words int) LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,10 +1,8 @@
-//! `bench watched`: what it costs a relay to be watched.
+//! `bench watched`: the cost of watching a relay.
 //!
-//! Input: rows, the number of pairs. Each pair drains the same WAL twice into a fresh embedded broker, once without HTTP
-//! and once with the dashboard, the metrics and a visitor that asks for all of them every second, live tail included;
-//! the order within a pair alternates. Then a relay with the same visitor idles. Output: `Watched`: the rate with a visitor
-//! relative to that without, pair by pair, and the idle relay's resident memory. A drain that did not deliver every
-//! row is an error.
+//! Each pair drains the same WAL twice, without HTTP and with a visitor of dashboard, metrics and
+//! live tail; the order alternates. Then a relay with the visitor idles. Output: relative rates,
+//! and the idle relay's resident memory. A relay that did not deliver every row is an error.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -24,11 +22,11 @@ use postrider_sandbox::postgres::Cluster;
 use postrider_sandbox::proc;
 
 const TOPICS: u32 = 5;
-/// As often as the page and Prometheus ask, and what they ask for.
+/// Interval and paths of the dashboard and Prometheus.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const PATHS: [&str; 5] =
     ["/api/v1/state", "/api/v1/history", "/api/v1/tail", "/metrics", "/readyz"];
-/// After which the idle relay has what it needs.
+/// Time after which the idle relay's memory is stable.
 const IDLE: Duration = Duration::from_secs(20);
 
 /// What to measure.
@@ -42,20 +40,18 @@ pub struct WatchedArgs {
     pub pairs: u32,
 }
 
-/// The figures.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Watched {
     rows: u32,
     per_transaction: u32,
     pairs: u32,
-    /// Medians.
     rows_per_s_alone: f64,
     rows_per_s_visited: f64,
-    /// Watched relative to alone, pair by pair: the median, the least and the most.
+    /// Rate watched relative to alone, pair by pair: median, minimum and maximum.
     ratio: f64,
     ratio_min: f64,
     ratio_max: f64,
-    /// Answers that the visitor got during drains.
+    /// Answers that the visitor received during drains.
     answers: u64,
     idle_rss_mib: f64,
 }
@@ -70,7 +66,6 @@ impl std::fmt::Display for Watched {
     }
 }
 
-/// Measures.
 pub(super) async fn measure(args: &WatchedArgs) -> Result<Watched, BenchError> {
     let (cluster, client) = server::start().await?;
     let slot = |pair: u32, watched: bool| format!("bench_watched_{pair}_{}", u8::from(watched));
@@ -113,7 +108,7 @@ pub(super) async fn measure(args: &WatchedArgs) -> Result<Watched, BenchError> {
     })
 }
 
-/// Seconds that it took, and answers that the visitor got.
+/// Seconds of the drain, and answers that the visitor received.
 fn one_drain(
     cluster: &Cluster,
     slot: &str,
@@ -139,7 +134,7 @@ fn idle_rss_bytes(cluster: &Cluster, slot: &str) -> Result<u64, BenchError> {
     proc::rss_bytes(relay.id()).ok_or(BenchError::Part("relay that idles"))
 }
 
-/// Asks for everything, until it is dropped.
+/// Asks until it is dropped.
 struct Visitor {
     address: SocketAddr,
     answers: Arc<AtomicU64>,
@@ -162,7 +157,6 @@ impl Visitor {
         Ok(Self { address, answers })
     }
 
-    /// Where it asks.
     fn setting(&self) -> String {
         format!("http.bind={}", self.address)
     }

@@ -1,8 +1,5 @@
-//! The consumer of the demo: reads the topics of the load and reports each of its records to the judge.
-//!
-//! Input: brokers and topics; reading starts at their ends. Output: arrivals with their times in `Judge`, and the first
-//! record for [`report`]. A thread of its own reads, so that the times are those of the arrival. Records that others write
-//! to these topics are not counted.
+//! The consumer of the demo: reads the topics of the load from their ends and reports records to
+//! the judge. A separate thread reads, so that the times are those of the arrival.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,25 +15,21 @@ use postrider_kafka::{
     KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
 };
 
-/// Topics are there before the consumer starts; a broker that takes longer is out of reach.
+/// The topics already exist, so a broker that takes longer is unreachable.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// How soon a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the judge needs of a payload.
 #[derive(Deserialize)]
 struct Payload {
     seq: u64,
 }
 
-/// A consumer at work.
 pub(super) struct DemoConsumer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), ReaderError>>,
 }
 
 impl DemoConsumer {
-    /// Positions a reader at the end of every topic, then reads on.
     pub(super) fn start(
         kafka: &KafkaSpec,
         topics: &[String],
@@ -68,15 +61,15 @@ impl DemoConsumer {
         Ok(Self { stop, thread })
     }
 
-    /// Stops reading; an error is the reason why it had stopped before.
+    /// Stops reading. An error means that reading had ended earlier.
     pub(super) fn stop(self) -> Result<(), ReaderError> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().unwrap_or(Ok(()))
     }
 }
 
-/// A record without the id or the sequence of this load is not ours, and so not for the judge:
-/// with a real broker others may write to the topics too.
+/// Reports a record of this load. With a real broker other programs may write to the topics, so
+/// records without its id or sequence are ignored.
 fn note(record: &Received<'_>, at: Instant, judge: &Mutex<Judge>) {
     let id = record.headers().find(|(name, _)| *name == "id").and_then(|(_, value)| value);
     let id = id.and_then(|value| Uuid::try_parse_ascii(value).ok());

@@ -1,8 +1,5 @@
-//! Compares the rows that were committed with the records that arrived, for the demo's verdict.
-//!
-//! Input: ids of committed rows and records that the consumer read, in any interleaving. Output: a
-//! `DeliveryVerdict`: numbers of lost, duplicated, phantom and out-of-order records, and p50 and p99 of the
-//! time from COMMIT to arrival. It shares no code with the relay, so that a fault of the relay cannot hide.
+//! Compares committed rows with arrived records, for the demo's verdict. No code is shared with the
+//! relay, so that a fault of the relay cannot hide.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// One end's view of an order.
 #[derive(Debug, Clone, Copy, Default)]
 struct KeyOrder {
     committing: Option<Instant>,
@@ -18,54 +14,44 @@ struct KeyOrder {
     arrivals: u32,
 }
 
-/// The figures of a demo run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct DeliveryVerdict {
-    /// Rows whose transaction committed.
     pub(crate) committed: u64,
-    /// Of these, how many reached the consumer.
     pub(crate) delivered: u64,
-    /// Of these, how many did not.
     pub(crate) lost: u64,
-    /// Arrivals beyond the first.
+    /// Arrivals after the first.
     pub(crate) duplicated: u64,
-    /// Arrivals that no committed row explains: rolled back, or never written.
+    /// Arrivals without a committed row: rolled back, or never written.
     pub(crate) phantom: u64,
-    /// First arrivals that came after a later row of the same key.
+    /// First arrivals after a later row of the same key.
     pub(crate) out_of_order: u64,
-    /// Median time from sending COMMIT to the consumer, milliseconds.
+    /// Median time from sending COMMIT to the arrival, in milliseconds.
     pub(crate) p50_ms: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of that time.
     pub(crate) p99_ms: f64,
 }
 
 impl DeliveryVerdict {
-    /// Nothing lost, nothing invented, nothing out of order. Duplicates are allowed at least once.
+    /// Whether nothing is lost, invented or out of order. At-least-once delivery allows duplicates.
     pub(crate) const fn is_sound(&self) -> bool {
         self.lost == 0 && self.phantom == 0 && self.out_of_order == 0
     }
 }
 
-/// One record as the consumer saw it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival<'a> {
-    /// The row's id, from the header.
     pub(crate) id: Uuid,
-    /// Where it was read.
     pub(crate) topic: &'a str,
-    /// Its key.
     pub(crate) key: &'a [u8],
-    /// The row's number within its key, from the payload.
+    /// Row's number within its key, from the payload.
     pub(crate) sequence: u64,
-    /// When it was read.
     pub(crate) at: Instant,
 }
 
-/// Collects both ends.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     orders: HashMap<Uuid, KeyOrder>,
-    /// By topic and key: records are ordered within a partition, so not between two topics.
+    /// By topic and key, because order exists only within a partition.
     newest: HashMap<(String, Vec<u8>), u64>,
     committed: u64,
     delivered: u64,
@@ -73,7 +59,7 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// A row's transaction committed; `committing` is the moment before COMMIT was sent.
+    /// Notes a committed row; `committing` is the moment before COMMIT was sent.
     pub(crate) fn committed(&mut self, id: Uuid, committing: Instant) {
         let order = self.orders.entry(id).or_default();
         if order.committing.replace(committing).is_none() {
@@ -82,7 +68,6 @@ impl Judge {
         }
     }
 
-    /// A record arrived.
     pub(crate) fn arrived(&mut self, arrival: &Arrival<'_>) {
         let order = self.orders.entry(arrival.id).or_default();
         order.arrivals += 1;
@@ -97,17 +82,14 @@ impl Judge {
         *newest = arrival.sequence.max(*newest);
     }
 
-    /// Rows committed so far.
     pub(crate) const fn committed_count(&self) -> u64 {
         self.committed
     }
 
-    /// Committed rows that arrived so far.
     pub(crate) const fn delivered_count(&self) -> u64 {
         self.delivered
     }
 
-    /// Weighs everything that was collected.
     pub(crate) fn verdict(&self) -> DeliveryVerdict {
         let mut latencies: Vec<Duration> = Vec::with_capacity(self.orders.len());
         let (mut duplicated, mut phantom) = (0, 0);
@@ -133,7 +115,7 @@ impl Judge {
     }
 }
 
-/// The nearest-rank percentile of sorted values, in milliseconds to the microsecond; 0 for none.
+/// Nearest-rank percentile of sorted values, in milliseconds to the microsecond; 0 for none.
 fn percentile_ms(sorted: &[Duration], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(rank).map_or(0.0, |value| (value.as_secs_f64() * 1e6).round() / 1e3)

@@ -1,8 +1,5 @@
-//! Runs the demo's relay: `postrider run` as a child process, so that it can be killed as in a crash.
-//!
-//! Input: the database's URL, and arguments. Output: a `RelayProcess` that can be killed and restarted,
-//! asked whether it has ended, and stopped with SIGTERM. It ends with the demo, even if that is killed
-//! itself (`Watchdog`).
+//! Runs the demo's relay: `postrider run` as a child process, so that it can be killed as in a
+//! crash. The relay ends with the demo, even if the demo is killed (`Watchdog`).
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +11,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::set_source;
 use postrider_sandbox::watchdog::{LastSignal, Watchdog};
 
-/// A supervised `postrider run`.
 pub(super) struct RelayProcess {
     source: String,
     arguments: Vec<OsString>,
@@ -24,7 +20,6 @@ pub(super) struct RelayProcess {
 }
 
 impl RelayProcess {
-    /// Starts the relay on this database with these arguments after `run`.
     pub(super) fn start(
         source: String,
         arguments: Vec<OsString>,
@@ -36,7 +31,7 @@ impl RelayProcess {
         Ok(relay)
     }
 
-    /// SIGKILL, as the kernel's memory killer would send it, and a fresh start.
+    /// Sends SIGKILL, as the kernel's OOM killer would, and starts the relay again.
     pub(super) fn kill_and_restart(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -46,17 +41,16 @@ impl RelayProcess {
         self.hold()
     }
 
-    /// How often it was killed.
     pub(super) const fn kills(&self) -> u32 {
         self.kills
     }
 
-    /// Its exit status, if it ended by itself.
+    /// Exit status, if the relay ended by itself.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// SIGTERM, and its exit status; SIGKILL after `grace`.
+    /// Sends SIGTERM, and SIGKILL after `grace`. Returns the exit status.
     pub(super) fn stop(mut self, grace: Duration) -> io::Result<ExitStatus> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, Signal::TERM)?;
@@ -85,7 +79,6 @@ impl RelayProcess {
 
 impl Drop for RelayProcess {
     fn drop(&mut self) {
-        // Already ended is as good as killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,5 @@
-//! What the demo prints for a person: what runs, what happens to the relay, and what the figures mean.
-//!
-//! Input: the stage, the arguments, counts, [`Figures`]. Output: text. Invariant: each figure stands beside its meaning, and
-//! the first word of the verdict is PASS or FAIL.
+//! The demo's output for people. Each figure is next to its meaning, and the verdict begins with
+//! PASS or FAIL.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,27 +14,25 @@ use crate::marks::{columns, wrapped};
 use postrider_config::Delivery;
 use postrider_kafka::Received;
 
-/// Writes a line to stderr. A terminal that has vanished must not end the demo before it has cleared the database.
+/// Writes a line to stderr. A vanished terminal must not end the demo before it has cleaned up the
+/// database.
 macro_rules! tell {
     ($($part:tt)*) => {{
         let _ = writeln!(std::io::stderr(), $($part)*);
     }};
 }
 
-/// Shortest time between two lines of the load.
 const LINE_EVERY: Duration = Duration::from_millis(500);
-/// About how many lines the load has, however long it takes.
+/// Approximate number of lines of the load.
 const LINES: u32 = 20;
-/// Columns where there is no terminal.
+/// Columns without a terminal.
 const WIDTH: usize = 90;
-/// Columns of text in a terminal however narrow.
+/// Minimum columns of text in a terminal.
 const TEXT_MIN: usize = 16;
-/// What stands before a paragraph.
 const MARGIN: &str = "     ";
-/// The longest payload that is shown, in characters.
+/// Longest payload to show, in characters.
 const PAYLOAD_MAX: usize = 40;
 
-/// Prints what runs, and the heading of the first part.
 pub(super) fn introduce(stage: &Stage) {
     let width = width();
     tell!("{}", hanging("", &stage.describe(), width));
@@ -51,19 +47,17 @@ pub(super) fn introduce(stage: &Stage) {
     tell!("{}\n", hanging(MARGIN, &shop, width));
 }
 
-/// Columns of stderr.
 fn width() -> usize {
     columns(std::io::stderr()).unwrap_or(WIDTH)
 }
 
-/// A text behind its beginning, in lines of this width that begin below each other.
+/// Text behind `begin`, in aligned lines of this width.
 fn hanging(begin: &str, text: &str, width: usize) -> String {
     let indent = begin.chars().count();
     let lines = wrapped(text, width.saturating_sub(indent).max(TEXT_MIN));
     format!("{begin}{}", lines.join(&format!("\n{:indent$}", "")))
 }
 
-/// Prints each way that orders took, and how many took it.
 pub(super) fn tell_ways(ways: &BTreeMap<Vec<String>, usize>) {
     for (way, orders) in ways {
         let (end, events) = way.split_last().map_or(("", &way[..]), |(end, events)| (end, events));
@@ -72,7 +66,6 @@ pub(super) fn tell_ways(ways: &BTreeMap<Vec<String>, usize>) {
     }
 }
 
-/// Prints the first record of the load.
 pub(super) fn tell_first(record: &Received<'_>) {
     let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or(b"")).into_owned();
     let mut payload = text(record.value());
@@ -86,25 +79,21 @@ pub(super) fn tell_first(record: &Received<'_>) {
     tell!("{}", hanging(&format!("{MARGIN}first record: "), &record, width()));
 }
 
-/// Prints that the relay and some orders continue.
 pub(super) fn tell_stay(stage: &Stage) {
     let text = format!("The relay and some orders continue until Ctrl-C: http://{}/", stage.http);
     tell!("{}", hanging("", &text, width()));
 }
 
-/// The lines of the second part: how many rows were committed and delivered, and each kill.
 pub(super) struct LoadReport {
     is_shown: bool,
     begun: Instant,
     every: Duration,
-    /// When the next line is due.
     pub(super) next: Instant,
-    /// Rows that were committed at the last kill, until as many are delivered.
+    /// Rows committed at the last kill, until they are delivered.
     committed_at_kill: Option<u64>,
 }
 
 impl LoadReport {
-    /// Prints how the shop ended, and the heading of the load, if `is_shown`.
     pub(super) fn begin(args: &DemoArgs, shop: &ShopFigures, is_shown: bool) -> Self {
         if is_shown {
             introduce_load(args, shop);
@@ -115,7 +104,6 @@ impl LoadReport {
         Self { is_shown, begun, every, next: begun + every, committed_at_kill: None }
     }
 
-    /// Prints both counts.
     pub(super) fn tell(&mut self, [committed, delivered]: [u64; 2]) {
         self.next = Instant::now() + self.every;
         if !self.is_shown {
@@ -128,7 +116,6 @@ impl LoadReport {
         }
     }
 
-    /// Prints that the relay was killed.
     pub(super) fn tell_kill(&mut self, kills: u32, [committed, _]: [u64; 2]) {
         self.committed_at_kill = Some(committed);
         if self.is_shown {
@@ -159,13 +146,12 @@ fn introduce_load(args: &DemoArgs, shop: &ShopFigures) {
     tell!();
 }
 
-/// Bold on a terminal.
 fn heading(text: &str) -> String {
     let is_plain = !std::io::stderr().is_terminal() || std::env::var_os("NO_COLOR").is_some();
     if is_plain { text.to_owned() } else { format!("\x1b[1m{text}\x1b[0m") }
 }
 
-/// The figures, and what to type next. `stays`: the demo runs on.
+/// Figures, and commands to try next. `stays`: whether the demo continues.
 pub(super) fn to_text(
     figures: &Figures,
     delivery: Delivery,
@@ -205,7 +191,6 @@ pub(super) fn to_text(
         ("stuck orders", stuck.to_string(), &of_orders),
         ("repeats", repeated_requests.to_string(), "requests sent twice; none made a second order"),
     ];
-    // Writing to a string cannot fail.
     for (name, value, meaning) in lines {
         let begin = format!("{MARGIN}{name:<13} {value:<14} ");
         let _ = writeln!(text, "{}", hanging(&begin, meaning, width));

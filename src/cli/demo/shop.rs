@@ -1,10 +1,9 @@
-//! The first part of the demo: places orders in the reference shop over HTTP and waits until each has
+//! First part of the demo: places orders in the reference shop over HTTP and waits until each has
 //! ended.
 //!
-//! Input: the demo's servers, with the relay running. Output: `ShopFigures`: how many orders were
-//! confirmed, cancelled, refunded or stuck. It shows services that communicate only through the outbox and
-//! Kafka; here the three run in one process. Some orders exceed the card's limit, some find no stock, and
-//! some requests are sent twice and must give one order.
+//! The shop's services communicate only through the outbox and Kafka; here all three run in one
+//! process. Some orders exceed the card's limit, some find no stock, and some requests are sent
+//! twice but must create one order.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,52 +26,44 @@ use postrider_shop::payments::CARD_LIMIT_CENTS;
 use postrider_shop::settings::{ServiceListener, ServiceSettings};
 use postrider_shop::{KafkaArgs, ShopError, inventory, orders, payments};
 
-/// Orders placed.
 pub(super) const ORDERS: usize = 24;
-/// Units in stock: fewer than are ordered.
+/// Fewer units than are ordered.
 const SKU: &str = "demo-teapot";
 const STOCK: i64 = 14;
-/// Every so many orders, one is dearer than the card allows.
+/// One of this many orders is too expensive for the card.
 const TOO_DEAR_EVERY: usize = 6;
-/// Every so many orders, the client sends the request twice.
+/// One of this many requests is sent twice.
 pub(super) const REPEATED_EVERY: usize = 4;
-/// How long all orders together may take.
 const LIMIT: Duration = Duration::from_mins(3);
-/// No order is given up before; without Redis nobody owns a key.
+/// No order times out earlier. Without Redis no key has an owner.
 const ORDER_LIMITS: OrderLimits = OrderLimits { order_timeout: LIMIT, owner_silence: LIMIT };
 
-/// How the orders ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct ShopFigures {
-    /// Placed over HTTP.
     pub(super) orders: usize,
-    /// Requests that were sent twice with one key.
     pub(super) repeated_requests: usize,
-    /// Paid and reserved.
     pub(super) confirmed: usize,
-    /// Refused by the card, or sold out.
     pub(super) cancelled: usize,
-    /// Of the cancelled, those that had been paid.
+    /// Cancelled orders that had been paid.
     pub(super) refunded: usize,
-    /// Neither confirmed nor cancelled.
     pub(super) stuck: usize,
 }
 
 impl ShopFigures {
-    /// Whether every order ended, and each request made one.
+    /// Whether every order ended, and each request created one.
     pub(super) const fn is_sound(&self) -> bool {
         self.stuck == 0 && self.confirmed + self.cancelled == self.orders
     }
 }
 
-/// Topics that the shop needs besides those of its events.
+/// Topics of the shop besides those of its events.
 pub(super) fn topics() -> Vec<String> {
     let letters =
         [orders::NAME, payments::NAME, inventory::NAME].map(|name| format!("{name}.dead-letters"));
     orders::EVENT_TYPES.iter().map(ToString::to_string).chain(letters).collect()
 }
 
-/// Opens the shop, places orders, and waits until each has ended. The relay must be running.
+/// The relay must be running.
 pub(super) async fn play(
     stage: &Stage,
     client: &Client,
@@ -89,7 +80,7 @@ pub(super) async fn play(
     let at = || async {
         let mut closed = closed.clone();
         let stop = async move {
-            // The sender outlives whoever waits here.
+            // The sender outlives all receivers.
             let _ = closed.wait_for(|closed| *closed).await;
         };
         ServiceListener::listen(settings.bind, stop).await
@@ -170,7 +161,7 @@ async fn place_and_wait(
     Ok(figures)
 }
 
-/// What happened to an order, event by event, once it has ended.
+/// Events of an order, once it has ended.
 async fn end_of(client: &Client, id: &str) -> Result<Option<Vec<String>>, DemoError> {
     let sql = "SELECT array_agg(event ORDER BY number) || sagas.status FROM sagas \
                JOIN saga_history USING (kind, id) WHERE kind = 'order' AND id = $1 \
@@ -187,7 +178,6 @@ fn count(figures: &mut ShopFigures, way: Vec<String>, ways: &mut BTreeMap<Vec<St
     *ways.entry(way).or_default() += 1;
 }
 
-/// Places an order as any client would. Returns its id.
 async fn order(address: SocketAddr, key: &str, body: &str) -> Result<String, DemoError> {
     let mut stream = TcpStream::connect(address).await?;
     let length = body.len();

@@ -1,9 +1,8 @@
-//! Sets up what the demo runs on: Postgres, brokers, topics, tables, publication and slot; and removes it.
+//! Sets up and removes the demo's Postgres, brokers, topics, tables, publication and slot.
 //!
-//! Input: servers that the user named, if any; others are started here and end with the demo. Output:
-//! addresses and the settings that the relay gets in any case. Invariant: a database that another slot
-//! reads is refused; on the user's database the demo's slot and publication are dropped at the end, tables
-//! and topics stay.
+//! Invariant: servers that the user did not name are started here and end with the demo. A database
+//! that another slot reads is refused. On the user's database the demo's slot and publication are
+//! dropped at the end; tables and topics stay.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -22,19 +21,16 @@ use postrider_sandbox::watchdog::Watchdog;
 
 use super::DemoError;
 
-/// Publication of the demo; its own, so that a user's is never touched.
+/// Publication of the demo only, so that a user's publication is never changed.
 const PUBLICATION: &str = "postrider_demo";
-/// How long a killed relay may hold the slot.
+/// Maximum time that a killed relay may hold the slot.
 const SLOT_LIMIT: Duration = Duration::from_secs(10);
-/// Partitions of each topic that is made here.
 const PARTITIONS: i32 = 3;
-/// Brokers of the embedded cluster: one, as on a laptop.
 const BROKERS: u32 = 1;
 
-/// The option for the database's address.
 pub(super) const SOURCE: &str = "source.url";
 
-/// What [`Stage::relay_settings`] decides.
+/// Options that [`Stage::relay_settings`] decides.
 pub(super) const CHOSEN: [&str; 7] = [
     SOURCE,
     "source.slot",
@@ -45,7 +41,7 @@ pub(super) const CHOSEN: [&str; 7] = [
     "http.bind",
 ];
 
-/// What stands for servers that are not known yet, so that the rest can be checked.
+/// Placeholders for servers that are not known yet, so that the other settings can be checked.
 pub(super) fn stand_ins() -> [(&'static str, String); 2] {
     [
         (SOURCE, "postgres://nobody@localhost/nowhere".to_owned()),
@@ -53,22 +49,17 @@ pub(super) fn stand_ins() -> [(&'static str, String); 2] {
     ]
 }
 
-/// Everything the demo runs on.
 pub(super) struct Stage {
     cluster: Option<Cluster>,
     broker: Option<Broker>,
-    /// URL of the database.
     pub(super) database_url: String,
-    /// Bootstrap addresses.
     pub(super) brokers: String,
-    /// Slot of the demo. Slots are the whole cluster's: the database's OID keeps two demos apart.
+    /// Slot of the demo. Slots belong to the cluster, so the database's OID keeps two demos apart.
     pub(super) slot: String,
-    /// Where the relay serves its dashboard.
     pub(super) http: SocketAddr,
 }
 
 impl Stage {
-    /// Starts what the user did not bring.
     pub(super) fn set(
         database_url: Option<&str>,
         brokers: Option<&str>,
@@ -95,7 +86,7 @@ impl Stage {
         })
     }
 
-    /// One line on what is real here and what is not.
+    /// States which servers are real.
     pub(super) fn describe(&self) -> String {
         let postgres = match &self.cluster {
             Some(cluster) => format!("private PostgreSQL {} (fsync off)", cluster.version()),
@@ -108,7 +99,6 @@ impl Stage {
         format!("{postgres} -> postrider -> {kafka}")
     }
 
-    /// Connects, and makes topics and tables where they are missing.
     pub(super) async fn prepare(&mut self, topics: &[String]) -> Result<Client, DemoError> {
         if self.broker.is_none() {
             let kafka = KafkaSpec::of_brokers(&self.brokers);
@@ -130,15 +120,14 @@ impl Stage {
         Ok(client)
     }
 
-    /// One more connection.
     pub(super) async fn connect(&self) -> Result<Client, DemoError> {
         let info = ConnectInfo::resolve(&self.database_url, &|name| std::env::var(name).ok())?.0;
         Ok(control::connect(&info).await?)
     }
 
-    /// What the relay is told, whatever else is configured.
+    /// Settings that override all others of the relay.
     pub(super) fn relay_settings(&self) -> Vec<(&'static str, String)> {
-        // Progress of an earlier demo is not that of this one's slot.
+        // Progress of an earlier demo must not match this demo's slot.
         let progress = format!("postrider.progress.{}.{}", self.slot, std::process::id());
         vec![
             (SOURCE, self.database_url.clone()),
@@ -151,8 +140,7 @@ impl Stage {
         ]
     }
 
-    /// Makes publication and slot, as `postrider setup` does; rows of an earlier demo stay where they
-    /// are.
+    /// Creates publication and slot as `postrider setup` does. Rows of an earlier demo stay.
     pub(super) async fn make_slot(&self, client: &Client, relay: &Plan) -> Result<(), DemoError> {
         let wanted = relay.requirements().map_err(RelayError::from)?;
         let choices = SetupChoices { from_now: true, ..SetupChoices::default() };
@@ -165,7 +153,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The demo's rows are for nobody else.
+    /// Another reader would receive the demo's rows.
     async fn refuse_a_database_in_use(&self, client: &Client) -> Result<(), DemoError> {
         let sql = "SELECT slot_name::text FROM pg_replication_slots \
                    WHERE database = current_database() AND (slot_name <> $1 OR active)";
@@ -175,8 +163,8 @@ impl Stage {
         }
     }
 
-    /// Takes the demo's slot and publication away from a database that stays; a relay that was
-    /// killed may hold the slot for a moment.
+    /// Drops the demo's slot and publication from the user's database. A killed relay may hold the
+    /// slot for a moment.
     pub(super) async fn clear(&self, client: &Client) -> Result<(), DemoError> {
         if self.cluster.is_some() {
             return Ok(());
@@ -194,13 +182,11 @@ impl Stage {
         Ok(())
     }
 
-    /// A watchdog for the relay's process.
     pub(super) fn watchdog() -> Result<Watchdog, DemoError> {
         Ok(Watchdog::new(&Account::Own.make_folder("postrider-demo-")?)?)
     }
 }
 
-/// A port of this machine that nobody has.
 fn free_port() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
