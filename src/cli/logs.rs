@@ -1,9 +1,11 @@
-//! The log on stderr: lines for people or JSON, in which repeated warnings and errors are collapsed.
+//! The log on stderr: lines for people or JSON, in which repeated warnings and errors are
+//! collapsed.
 //!
-//! Input: `start` takes the `[log]` settings; then `tracing` events, librdkafka's with target `librdkafka`.
-//! Output: one line each, or one with a count for many equal ones; `end` writes what is left before the
-//! process exits. Invariant: control characters are escaped; a closed stderr is ignored; a stderr that
-//! nobody reads blocks neither rows nor signals; lines with target `AUDIT` are never collapsed or dropped.
+//! Input: `start` takes the `[log]` settings; then `tracing` events, librdkafka's with target
+//! `librdkafka`. Output: one line per event, or one with a count for many equal events; `end`
+//! writes the rest before the process exits. Invariant: control characters are escaped. A closed
+//! stderr is ignored. A stderr that nobody reads blocks neither rows nor signals. Lines with target
+//! `AUDIT` are never collapsed or dropped.
 
 mod line;
 mod queue;
@@ -33,19 +35,18 @@ use queue::{Outs, Queue};
 use postrider_config::{LogFormat, LogLevel, LogSection};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Target of lines that are a record of what was done to a row, each of which counts.
+/// Target of lines that record what was done to a row.
 pub const AUDIT: &str = "postrider::audit";
 
-/// Target of the Kafka client's own lines.
 pub const LIBRDKAFKA: &str = "librdkafka";
 
-/// Target of the spans that name a stream; at the level of errors, so that each line is in its own.
+/// Target of the spans that name a stream. Their level is ERROR, so that every line is inside one.
 const STREAM_SPAN: &str = "postrider::stream";
 
-/// The name of the stream, in lines of one of several.
+/// Field with the name of the stream, in a process of several.
 pub(super) const STREAM: &str = "stream";
 
-/// What lines of this stream are written in; none, where there is one that has no name.
+/// Span for lines of this stream; none for a stream without a name.
 pub(super) fn span_of(stream: Option<&str>) -> tracing::Span {
     stream.map_or_else(
         tracing::Span::none,
@@ -53,36 +54,34 @@ pub(super) fn span_of(stream: Option<&str>) -> tracing::Span {
     )
 }
 
-/// How long an end of the process waits for whoever reads stderr.
+/// Maximum time that the end of the process waits for the reader of stderr.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// The crates of the HTTP client, whose lines of TRACE show requests with their secrets, and answers with tokens.
+/// Crates of the HTTP client, whose TRACE lines show requests with secrets and answers with tokens.
 const HTTP_CLIENT: [&str; 2] = ["ureq", "ureq_proto"];
 
-/// The Kafka client's producer, which warns when it is closed with records under way. The relay forgets those records on
-/// purpose: the next session sends them again.
+/// Producer of the Kafka client, which warns if it is closed with records under way. The relay
+/// forgets those records on purpose: the next session sends them again.
 const PRODUCER: &str = "rdkafka::producer::base_producer";
 
-/// What the log looks like, once it has started, and its lines that wait.
+/// Format and queue of the log, once it has started.
 static STARTED: OnceLock<(LogFormat, Option<Queue>)> = OnceLock::new();
 
-/// The log's format, if it has started.
 pub fn format() -> Option<LogFormat> {
     STARTED.get().map(|(format, _)| *format)
 }
 
-/// Writes what is left of the log, and `last` behind it, which may be empty; for a second at most, if
-/// nobody reads stderr. To be called before the process ends.
+/// Writes the rest of the log and then `last`, which may be empty. Waits at most a second for a
+/// stderr that nobody reads. Must be called before the process ends.
 pub fn end(last: &str) {
     if let Some((_, Some(queue))) = STARTED.get() {
         queue.end(last.as_bytes(), END_LIMIT);
     } else {
-        // A closed stderr is nobody's concern any more.
         let _ = Screen.write_all(last.as_bytes());
     }
 }
 
-/// Begins to write the log; without a thread for that, each line is written by whoever has it.
+/// Starts the writing thread. Without one, each line is written by the thread that logs it.
 fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
     let notice = move |lines: u64| {
         let mut line = LogLine::warning("log lines were dropped: stderr was blocked");
@@ -96,43 +95,41 @@ fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
     spawned.is_ok().then_some(queue)
 }
 
-/// Writes a line to stderr if it does not block; false if it would. A pipe that polls as writable takes
-/// `PIPE_BUF` bytes, 4096 on Linux (pipe(7)).
+/// Writes a line to stderr unless that would block; returns false if it would. A pipe that polls as
+/// writable takes `PIPE_BUF` bytes, 4096 on Linux (pipe(7)).
 fn write_at_once(line: &[u8]) -> bool {
     const PIPE_BUF: usize = 4096;
     if line.len() > PIPE_BUF || !is_writable() {
         return false;
     }
-    // A closed stderr takes nothing, and never will.
+    // A closed stderr never accepts a line again.
     let _ = Screen.write_all(line);
     true
 }
 
-/// Whether stderr takes some bytes without a wait.
+/// Whether stderr accepts some bytes without a wait.
 fn is_writable() -> bool {
     let stderr = io::stderr();
     let mut asked = [PollFd::new(&stderr, PollFlags::OUT)];
     matches!(poll(&mut asked, Some(&Timespec::default())), Ok(1..))
 }
 
-/// Whether the last line of the terminal is a progress bar. Changed by holders of stderr's lock.
+/// Whether the last line of the terminal is a progress bar. Changed only under stderr's lock.
 static HAS_BAR: AtomicBool = AtomicBool::new(false);
 
-/// Returns to the beginning of the line and erases it.
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Draws a progress bar in the place of the last one; an empty bar only erases.
+/// Draws a progress bar over the last one; an empty bar only erases.
 pub(super) fn draw(bar: &str) {
     if (bar.is_empty() && !HAS_BAR.load(Ordering::Relaxed)) || !is_writable() {
         return;
     }
     let mut stderr = io::stderr().lock();
     HAS_BAR.store(!bar.is_empty(), Ordering::Relaxed);
-    // A bar that nobody sees is no failure.
     let _ = stderr.write_all(&[ERASE, bar.as_bytes()].concat());
 }
 
-/// Standard error, on which a progress bar makes room for each line.
+/// Standard error, where each line replaces a progress bar.
 struct Screen;
 
 impl Write for Screen {
@@ -171,7 +168,7 @@ pub fn filter() -> String {
     FILTER.get().map(text).unwrap_or_default()
 }
 
-/// Sets it, as RUST_LOG or `log.level` would; returns the one in effect, or what is wrong.
+/// Sets the filter as RUST_LOG or `log.level` would. Returns the one in effect, or what is wrong.
 pub fn set_filter(text: &str) -> Result<String, String> {
     let wanted = parsed(text)?;
     let Some(it) = FILTER.get() else { return Err("the log has not started".to_owned()) };
@@ -180,22 +177,20 @@ pub fn set_filter(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// What is wrong with it, if something is.
 pub fn check_filter(text: &str) -> Result<(), String> {
     parsed(text).map(drop)
 }
 
-/// `log.level` has changed. False: RUST_LOG goes before it.
+/// Applies a changed `log.level`. Returns false if RUST_LOG takes precedence.
 pub fn set_level(level: LogLevel) -> bool {
     if FILTER.get().is_some_and(|it| it.is_asked) {
         return false;
     }
-    // Every level is a filter.
+    // Every level is a valid filter.
     let _ = set_filter(level.as_str());
     true
 }
 
-/// A level, or the levels of parts.
 fn parsed(text: &str) -> Result<EnvFilter, String> {
     match LogLevel::from_word(text) {
         Some(level) => Ok(audited(EnvFilter::new(directives(level)))),
@@ -203,9 +198,9 @@ fn parsed(text: &str) -> Result<EnvFilter, String> {
     }
 }
 
-/// The levels of parts, as in RUST_LOG.
 fn by_part(text: &str) -> Result<EnvFilter, String> {
-    // A misspelt level would be the name of a part, of which all is shown, and of others nothing.
+    // A misspelt level would be taken for a part's name: all lines of that part, and no others,
+    // would be shown.
     let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
     for part in text.split(',').map(str::trim) {
         if !part.contains('=') && !is_level(part) {
@@ -225,8 +220,8 @@ fn by_part(text: &str) -> Result<EnvFilter, String> {
     Ok(audited(filter))
 }
 
-/// Nothing else tells of a row that was left out, whatever the level; and no level shows secrets, or warns of the close of
-/// a producer.
+/// Only the audit lines report a row that was left out, so every filter keeps them. No level shows
+/// secrets, or warns about the close of a producer.
 fn audited(filter: EnvFilter) -> EnvFilter {
     let filter = filter.add_directive(directive(&format!("{AUDIT}=warn")));
     let filter = filter.add_directive(directive(&format!("{PRODUCER}=error")));
@@ -235,7 +230,7 @@ fn audited(filter: EnvFilter) -> EnvFilter {
 }
 
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
-/// -q, which go before RUST_LOG.
+/// -q, which take precedence over RUST_LOG.
 pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty() && !from_flag);
     let (asked, refused) = match asked.map(|text| (by_part(&text), text)) {
@@ -254,10 +249,10 @@ pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     let format = Lines { format: log.format, color, throttle };
     let layer = tracing_subscriber::fmt::layer()
         .event_format(format)
-        // What spans have as fields is read as plain text.
+        // Fields of spans are read as plain text.
         .with_ansi(false)
         .with_writer(Outs(queue.clone()))
-        // Else a closed stderr would be a panic.
+        // Otherwise a closed stderr would cause a panic.
         .log_internal_errors(false);
     let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
     if let Some(why) = refused {
@@ -265,8 +260,8 @@ pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     }
 }
 
-/// Ours and the Kafka client's at `level`; of other libraries only what is unexpected, since what
-/// they call INFO is not a state change of ours.
+/// Filter with `level` for Postrider and the Kafka client. Other libraries only log the unexpected,
+/// because their INFO is not a state change of the relay.
 fn directives(level: LogLevel) -> String {
     let (ours, others) = match level {
         LogLevel::Error => ("error", "error"),
@@ -278,7 +273,6 @@ fn directives(level: LogLevel) -> String {
     format!("{others},postrider={ours},{LIBRDKAFKA}={ours}")
 }
 
-/// Prints events, unless they repeat.
 struct Lines {
     format: LogFormat,
     color: bool,
@@ -314,7 +308,7 @@ where
     }
 }
 
-/// Whose line it is, where the process runs several streams.
+/// Name of the stream that logs this line, if the process runs several.
 fn stream_of<S, N>(context: &FmtContext<'_, S, N>) -> Option<String>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -432,7 +426,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// As rdkafka 0.39 logs it if a producer is dropped while a broker stands still.
+    /// Text that rdkafka 0.39 logs if a producer is dropped while a broker hangs.
     #[test]
     fn the_close_of_a_producer_is_not_a_warning() {
         for text in ["info", "debug", "warn,postrider::kafka=debug"] {

@@ -1,10 +1,10 @@
-//! `postrider run`: runs the relay, with its HTTP endpoints and signal handling, until it ends or is
+//! `postrider run`: runs the relay, its HTTP endpoints and signal handling until it ends or is
 //! stopped.
 //!
-//! Input: the configuration, `--once`, `--dry-run` (prints records, sends nothing). Output: delivered
-//! records; at the end the exit code, and for `--once` a summary on stdout. The first SIGTERM or Ctrl-C
-//! lets the relay finish what it has begun, the second aborts; SIGHUP reads the configuration again (`reload`). SQL, HTTP and signals run on this thread;
-//! the relay starts its own.
+//! Input: the configuration, `--once`, `--dry-run` (prints records, sends nothing). Output:
+//! delivered records, an exit code, and for `--once` a summary on stdout. The first SIGTERM or
+//! Ctrl-C drains, the second aborts; SIGHUP reloads the configuration (`reload`). SQL, HTTP and
+//! signals run on this thread; the relay starts its own.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -52,7 +52,7 @@ pub(super) use print::to_json as record_json;
 use reload::{ConfigSource, InEffect, Reloader};
 use systemd::{Seen, Systemd};
 
-/// How long `--once` waits for servers that do not answer, unless `retry.give_up_after` says so.
+/// Maximum time that `--once` waits for servers, unless `retry.give_up_after` is set.
 const ONCE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// `run [--once] [--dry-run] [--no-wait] [--debezium FILE]`
@@ -78,12 +78,11 @@ pub struct RunArgs {
     pub debezium: Option<PathBuf>,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let runtime = super::runtime()?;
     let stop = StopSignal::default();
     {
-        // Before anything is read, said or done: what is started may be told to stop at once.
+        // Signals are handled before anything else, because the process may be stopped at once.
         let _inside = runtime.enter();
         runtime.spawn(listen_for_signals(stop.clone()));
     }
@@ -145,12 +144,12 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         finish(args, context, (None, &summary))
     };
     let code = runtime.block_on(work.instrument(span));
-    // Dialling a server that does not answer cannot be called off, and is not waited for.
+    // A connection attempt to a server that does not answer cannot be cancelled, so it is not
+    // awaited.
     runtime.shutdown_background();
     code
 }
 
-/// These, after a warning where there may be too little memory for all of them.
 fn warned(streams: Vec<Loaded>) -> Vec<Loaded> {
     if let Some(what) = too_large_together(&streams) {
         let help =
@@ -160,7 +159,6 @@ fn warned(streams: Vec<Loaded>) -> Vec<Loaded> {
     streams
 }
 
-/// What one of several streams has done.
 #[derive(Serialize)]
 struct StreamSummary<'a> {
     stream: &'a str,
@@ -168,7 +166,6 @@ struct StreamSummary<'a> {
     summary: &'a Summary,
 }
 
-/// A dry run prints, and acknowledges and creates nothing.
 async fn run_or_print(
     (args, context): (&RunArgs, &Context),
     plan: Plan,
@@ -187,7 +184,7 @@ async fn run_or_print(
     let printer = move |_: &_, _: &_, _| {
         let (stop, told) = ended.clone();
         Ok(Printer::new(std::io::stdout(), move |error| {
-            // The first one stands.
+            // The first error is kept.
             let _ = told.set(error);
             stop.request(ControlRequest::Drain);
         }))
@@ -199,7 +196,7 @@ async fn run_or_print(
     }
 }
 
-/// Traces rows, if a collector is named. What is wrong with that stops no row.
+/// Traces rows, if a collector is named. A failure to trace stops no row.
 fn trace(plan: &mut Plan, telemetry: &Telemetry) -> Option<TraceExport> {
     let variable = |name: &str| std::env::var(name).ok();
     let settings = match TraceSettings::new(&plan.config.traces, variable) {
@@ -224,8 +221,8 @@ fn trace(plan: &mut Plan, telemetry: &Telemetry) -> Option<TraceExport> {
     }
 }
 
-/// What probes are answered by. A relay that has the address is no reason not to run `once`: that waits for
-/// its slot.
+/// Binds the HTTP listener. `--once` continues if a relay has the address, because it waits for the
+/// slot.
 async fn listener(bind: Option<SocketAddr>, once: bool) -> Result<Option<Listener>, HttpError> {
     let Some(address) = bind else { return Ok(None) };
     match Listener::bind(address).await {
@@ -251,7 +248,7 @@ fn setting(effective: &Effective) -> Setting {
     Setting { key: key.clone(), value, origin: origin.to_string() }
 }
 
-/// The first line of a log: what starts, and between which servers.
+/// Logs what starts, and between which servers.
 fn introduce(loaded: &Loaded) {
     let Config { source, kafka, .. } = &loaded.config;
     let file = loaded.file.as_ref().map_or_else(|| "none".into(), |file| file.to_string_lossy());
@@ -270,8 +267,7 @@ fn introduce(loaded: &Loaded) {
     );
 }
 
-/// A dry run reads a slot that is there: one of its own would begin only now, and show nothing of
-/// what waits.
+/// A dry run requires an existing slot: a new one would begin now, and show no waiting rows.
 fn creates_nothing(failure: CommandFailure) -> CommandFailure {
     let is_missing = failure.is(ErrorCode::PUBLICATION_MISSING)
         || failure.is(ErrorCode::TABLE_MISSING)
@@ -296,13 +292,12 @@ fn options(args: &RunArgs, config: &Config) -> RunOptions {
     }
 }
 
-/// Says what was done, of one of several streams by its name.
 fn finish(
     args: &RunArgs,
     context: &Context,
     (stream, summary): (Option<&str>, &Summary),
 ) -> Result<ExitCode, CommandFailure> {
-    // The same numbers as in what `--once` prints.
+    // The log shows the numbers that `--once` prints.
     let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
     if args.dry_run {
         let records = summary.records;
@@ -319,7 +314,7 @@ fn finish(
         let letters = match dead_letters {
             0 => "none of them a dead letter".to_owned(),
             1 => "1 dead letter sent".to_owned(),
-            // Those of sessions that ended count again, and need not be confirmed.
+            // Letters of sessions that ended are counted again, and need not be confirmed.
             many => format!("{many} dead letters sent, repeats included"),
         };
         let left_out = if *skipped > 0 {
@@ -328,7 +323,7 @@ fn finish(
             String::new()
         };
         let of = stream.map(|name| format!("{name}: ")).unwrap_or_default();
-        // Rows that are polled have no position in the log.
+        // Polled rows have no position in the log.
         let position = if *settled == Lsn::ZERO {
             String::new()
         } else {
@@ -342,12 +337,12 @@ fn finish(
     Ok(ExitCode::Ok)
 }
 
-/// Signals that come together are one: GNU timeout sends its own to the process and to its group,
-/// and a terminal's Ctrl-C may reach a process twice through a wrapper.
+/// Signals within this time count as one. GNU timeout signals both the process and its group, and a
+/// wrapper may pass on a terminal's Ctrl-C a second time.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// The first SIGTERM or Ctrl-C drains, the second aborts. Signals are received from this call on, which
-/// must be made within a runtime.
+/// Drains on the first SIGTERM or Ctrl-C, and aborts on the second. Signals are received from this
+/// call on, which must be made within a runtime.
 pub(super) fn listen_for_signals(stop: StopSignal) -> impl Future<Output = ()> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async move {

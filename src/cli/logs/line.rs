@@ -1,8 +1,7 @@
 //! Formats one `tracing` event as a log line: time, level, message, then its fields.
 //!
-//! Input: an event. Output: a `LogLine` as text, with control characters escaped, or as JSON; and its gist,
-//! the text without numbers, ids and positions, by which repeated lines are recognised. `now` is the line's
-//! time.
+//! The gist of a line, without numbers, ids and positions, identifies repeated lines. Control
+//! characters are escaped in text.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -18,10 +17,9 @@ use super::target;
 use postrider_config::LogFormat;
 use postrider_secrets::mask::mask_sentence;
 
-/// Fields that are another one for each row.
+/// Fields that differ in each row.
 const OF_ONE_ROW: [&str; 2] = ["id", "position"];
 
-/// An event, read.
 pub(super) struct LogLine {
     level: Level,
     target: &'static str,
@@ -42,7 +40,7 @@ impl LogLine {
         line
     }
 
-    /// A warning that is no event.
+    /// A warning that is not a `tracing` event.
     pub(super) fn warning(message: &str) -> Self {
         Self {
             level: Level::WARN,
@@ -52,7 +50,6 @@ impl LogLine {
         }
     }
 
-    /// With its end.
     pub(super) fn in_format(&self, format: LogFormat, color: bool) -> String {
         match format {
             LogFormat::Text => self.to_text(color) + "\n",
@@ -60,18 +57,17 @@ impl LogLine {
         }
     }
 
-    /// Adds a field.
     pub(super) fn push(&mut self, name: &'static str, value: Value) {
         self.fields.push((name, value));
     }
 
-    /// The line without its numbers, and without what tells one row from another: two lines with the
-    /// same gist say the same thing.
+    /// The line without numbers and row-specific fields. Lines with equal gist report the same
+    /// situation.
     pub(super) fn gist(&self) -> String {
         let mut gist = format!("{} {} {}", self.level, self.target, blur(&self.message));
         for (name, value) in self.fields.iter().filter(|(name, _)| !OF_ONE_ROW.contains(name)) {
             let text = match value {
-                // Streams may be called by numbers.
+                // The name of a stream may be a number.
                 Value::String(text) if *name == super::STREAM => text.clone(),
                 Value::String(text) => blur(text),
                 _ => "#".to_owned(),
@@ -81,7 +77,6 @@ impl LogLine {
         gist
     }
 
-    /// For people.
     pub(super) fn to_text(&self, color: bool) -> String {
         let style = match self.level {
             Level::ERROR => "1;31",
@@ -109,7 +104,6 @@ impl LogLine {
         out
     }
 
-    /// For machines; the same fields.
     pub(super) fn to_json(&self) -> String {
         let mut object = Map::new();
         object.insert("time".to_owned(), now().into());
@@ -122,7 +116,7 @@ impl LogLine {
         Value::Object(object).to_string()
     }
 
-    /// Whoever wrote it may repeat what somebody typed into a setting, such as a URL with its password.
+    /// Masks secrets, because the text may repeat a setting, such as a URL with its password.
     fn text(&mut self, field: &Field, text: String) {
         let text = match mask_sentence(&text) {
             Cow::Borrowed(_) => text,
@@ -130,7 +124,7 @@ impl LogLine {
         };
         match field.name() {
             "message" => self.message = text,
-            // What the bridge from the `log` crate adds.
+            // Fields from the bridge to the `log` crate.
             name if name.starts_with("log.") => {}
             name => self.push(name, text.into()),
         }
@@ -163,7 +157,7 @@ impl Visit for LogLine {
     }
 }
 
-/// Numbers, addresses and identifiers blurred.
+/// Replaces numbers, addresses and identifiers.
 fn blur(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -195,11 +189,9 @@ fn quoted_if_needed(text: &str) -> String {
     if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("{text:?}") }
 }
 
-/// The time, as every line begins with it.
 pub(crate) fn now() -> String {
     let mut text = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
-    // Microseconds are noise to a reader.
     match text.split_once('.') {
         Some((seconds, fraction)) => {
             format!("{seconds}.{}Z", fraction.get(..3).unwrap_or("000"))

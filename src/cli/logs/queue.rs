@@ -1,11 +1,10 @@
-//! A bounded queue of log lines in front of stderr, whose reader may block, and the writer that `tracing`
-//! uses.
+//! A bounded queue of log lines in front of stderr, and the writer for `tracing`.
 //!
-//! Input: whole lines, from any thread. Output: the same, in order; in the place of dropped lines a line
-//! with their number. A line that stderr accepts at once is written by the thread that logs, so that a
-//! killed process has written what it logged; the others are written by a thread of the queue. Invariant: a
-//! reader that stands still (a pager, a full pipe) blocks only the writers of audit lines, which are
-//! written when the call returns; memory is bounded.
+//! Input: whole lines, from any thread. Output: these lines in order; a line with the number of
+//! dropped lines replaces them. The logging thread writes a line that stderr accepts at once, so
+//! that a killed process has written its log. The queue's thread writes the others. Invariant: a
+//! blocked reader (a pager, a full pipe) blocks only writers of audit lines, which return after the
+//! write. Memory is bounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -17,20 +16,18 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::{AUDIT, Screen};
 
-/// Bytes of lines that wait, besides those that say how many were left out; what comes beyond that is
-/// left out.
+/// Maximum of queued bytes, except notices of dropped lines. Further lines are dropped.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The lines that wait, for whoever writes some and for the thread that writes them out.
 #[derive(Clone)]
 pub(super) struct Queue(Arc<Shared>);
 
 struct Shared {
     state: Mutex<QueueState>,
     changed: Condvar,
-    /// The line that says how many were left out.
+    /// Makes the line with the number of dropped lines.
     notice: Box<dyn Fn(u64) -> String + Send + Sync>,
-    /// Writes a line if that does not have to wait.
+    /// Writes a line unless that would block.
     at_once: fn(&[u8]) -> bool,
 }
 
@@ -38,16 +35,16 @@ struct Shared {
 struct QueueState {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines left out since the last one that was added.
+    /// Lines dropped since the last added one.
     left_out: u64,
-    /// Lines ever added, and of those written or given up.
+    /// Lines ever added, and lines written or given up.
     added: u64,
     done: u64,
 }
 
 impl Queue {
-    /// `notice` makes the line that says how many were left out; `at_once` writes a line if that does not
-    /// have to wait, and says whether it has.
+    /// `notice` makes the line with the number of dropped lines; `at_once` writes a line and
+    /// returns true, or returns false if it would block.
     pub(super) fn new(
         notice: impl Fn(u64) -> String + Send + Sync + 'static,
         at_once: fn(&[u8]) -> bool,
@@ -56,7 +53,7 @@ impl Queue {
         Self(Arc::new(Shared { state, changed, notice: Box::new(notice), at_once }))
     }
 
-    /// Adds a line, or leaves it out if too much waits.
+    /// Adds a line, or drops it if the queue is full.
     pub(super) fn add(&self, line: &[u8]) {
         let mut state = self.state();
         if self.is_taken_at_once(&state, line) {
@@ -69,7 +66,7 @@ impl Queue {
         self.push(&mut state, line);
     }
 
-    /// Adds a line, however much waits, and waits until it is written.
+    /// Adds a line even to a full queue, and waits until it is written.
     fn add_and_wait(&self, line: &[u8]) {
         let mut state = self.state();
         if self.is_taken_at_once(&state, line) {
@@ -82,7 +79,7 @@ impl Queue {
         }
     }
 
-    /// Adds a last line, however much waits, and waits for so long at most until all are written.
+    /// Adds a last line even to a full queue, and waits up to `limit` until all are written.
     pub(super) fn end(&self, last: &[u8], limit: Duration) {
         let mut state = self.state();
         if self.is_taken_at_once(&state, last) {
@@ -94,17 +91,15 @@ impl Queue {
         drop(self.0.changed.wait_timeout_while(state, limit, waits));
     }
 
-    /// Writes what comes, for ever.
     pub(super) fn write_to(&self, out: &mut impl Write) {
         loop {
-            // Nobody reads a closed stderr.
             let _ = out.write_all(&self.next());
             self.state().done += 1;
             self.0.changed.notify_all();
         }
     }
 
-    /// No line overtakes another one.
+    /// Writes a line directly only if none waits, so that no line overtakes another.
     fn is_taken_at_once(&self, state: &QueueState, line: &[u8]) -> bool {
         state.done == state.added && state.left_out == 0 && (self.0.at_once)(line)
     }
@@ -115,7 +110,7 @@ impl Queue {
         self.0.changed.notify_all();
     }
 
-    /// Puts a line in the place of those that were left out.
+    /// Adds the notice that replaces dropped lines.
     fn tell(&self, state: &mut QueueState) {
         if state.left_out > 0 {
             let notice = (self.0.notice)(std::mem::take(&mut state.left_out));
@@ -123,7 +118,6 @@ impl Queue {
         }
     }
 
-    /// The oldest line that waits.
     fn next(&self) -> Vec<u8> {
         let mut state = self.state();
         loop {
@@ -139,7 +133,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, QueueState> {
-        // What is kept is whole between any two calls.
+        // The state is consistent between any two calls.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,15 +146,13 @@ impl QueueState {
     }
 }
 
-/// Where one event's line goes.
 pub(super) enum QueueWriter {
-    /// To the queue.
+    /// A writer of an audit line waits until the line is written.
     Queued { queue: Queue, is_audit: bool },
-    /// There is no thread to write it.
+    /// No thread writes the queue.
     Direct,
 }
 
-/// Goes to the queue; without one, to stderr.
 pub(super) struct Outs(pub(super) Option<Queue>);
 
 impl<'a> MakeWriter<'a> for Outs {
@@ -183,7 +175,7 @@ impl<'a> MakeWriter<'a> for Outs {
 }
 
 impl Write for QueueWriter {
-    /// Takes a whole line.
+    /// Accepts one whole line per call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self {
             Self::Queued { queue, is_audit: true } => queue.add_and_wait(line),
@@ -204,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a line whenever the test lets it.
+    /// Accepts a line only when the test allows it.
     struct Pipe {
         room: Receiver<()>,
         taken: Sender<Vec<u8>>,
@@ -223,7 +215,6 @@ mod tests {
         }
     }
 
-    /// A queue that is written to a pipe, and the pipe's two ends.
     fn piped() -> (Queue, Sender<()>, Receiver<Vec<u8>>) {
         let queue = Queue::new(|count| format!("{count} left out"), |_| false);
         let writer = queue.clone();
@@ -244,7 +235,7 @@ mod tests {
         assert_eq!(written, [b"a\n", b"b\n", b"c\n"]);
     }
 
-    /// Waits until the writer has these lines and one more, which the pipe has no room for.
+    /// Waits until the writer has these lines, and one more that does not fit into the pipe.
     fn await_writer(queue: &Queue, taken: u64) {
         loop {
             let state = queue.state();
@@ -269,7 +260,6 @@ mod tests {
             }
             let notice = "2000 left out".len();
             assert!(queue.state().bytes <= BYTES_MAX + notice);
-            // The reader reads some, and then stands still again.
             for _ in 0..500 {
                 room.send(()).unwrap();
                 assert_eq!(lines.recv().unwrap().len(), 1024);

@@ -1,12 +1,9 @@
-//! Maps module paths to the names that log lines and RUST_LOG use, so that these do not depend on crates.
-//!
-//! Input: a module path of one of our crates, or a RUST_LOG filter. Output: `shown` returns the public
-//! name, such as `postrider::wal::stream`; `filter` replaces public names in a filter by module paths; `unknown` tells of a
-//! name that no line can have.
+//! Maps module paths to the public names in log lines and RUST_LOG, such as
+//! `postrider::wal::stream`, so that these do not depend on crates.
 
 use std::borrow::Cow;
 
-/// How a part is named, and where it is.
+/// Public name and module path of each part.
 const PARTS: [(&str, &str); 11] = [
     ("postrider::wal", "postrider_postgres::wal"),
     ("postrider::control", "postrider_postgres::control"),
@@ -21,7 +18,6 @@ const PARTS: [(&str, &str); 11] = [
     ("postrider::cli", "postrider_cli"),
 ];
 
-/// The name of a module, as the log shows it.
 pub(super) fn shown(module: &str) -> Cow<'_, str> {
     let named = PARTS.iter().find_map(|(name, place)| {
         let rest = module.strip_prefix(place)?;
@@ -30,12 +26,12 @@ pub(super) fn shown(module: &str) -> Cow<'_, str> {
     named.map_or(Cow::Borrowed(module), Cow::Owned)
 }
 
-/// A filter as somebody wrote it, with the modules' own names.
+/// A filter in which module paths replace public names.
 pub(super) fn filter(text: &str) -> String {
     PARTS.iter().fold(text.to_owned(), |text, (name, place)| text.replace(name, place))
 }
 
-/// What is wrong with the name of a part of which there are no lines; other libraries' names are not known here.
+/// Mistake in the name of a part that has no lines. Names of other libraries are not checked.
 pub(super) fn unknown(name: &str) -> Option<String> {
     let names = || PARTS.iter().map(|(name, _)| *name).chain(["postrider::audit"]);
     if let Some(meant) = names().find(|known| known.strip_prefix("postrider::") == Some(name)) {

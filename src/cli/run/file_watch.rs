@@ -1,9 +1,8 @@
-//! Looks at the configuration file for changes.
+//! Watches the configuration file for changes.
 //!
-//! Input: its path, a look every two seconds. Output: whether to read the configuration again. Invariant: a file is taken
-//! for changed once two looks in a row have found the same new content, so that one that is being written is left alone,
-//! however it is replaced; what is no file, such as a pipe, is not opened, and of a large one no more is read than is
-//! refused; a file system that hangs is waited for at most [`READ_LIMIT`], by one thread.
+//! Invariant: a file has changed once two checks in a row find the same new content, so that a file
+//! being written is ignored. A non-file, such as a pipe, is not opened. The size read is limited.
+//! One thread waits at most [`READ_LIMIT`] for a file system that hangs.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -13,19 +12,20 @@ use tokio::task::JoinHandle;
 
 use postrider_config::FILE_BYTES_MAX;
 
-/// Orders wait meanwhile.
+/// Orders wait during this time.
 const READ_LIMIT: Duration = Duration::from_secs(1);
 
-/// A file by its content: editors and Kubernetes put another file in its place, or another folder behind a symbolic link.
+/// A file by its content, because editors and Kubernetes replace the file, or the folder behind a
+/// symbolic link.
 pub(super) struct FileWatch {
     path: PathBuf,
-    /// What was read for the configuration in effect, or for one that is refused.
+    /// Content of the configuration in effect, or of a refused one.
     seen: Option<Vec<u8>>,
-    /// What the last look has found instead.
+    /// New content that the last check found.
     found: Option<Vec<u8>>,
-    /// When to try again what could not be checked.
+    /// Time to retry a configuration that could not be checked.
     pub(super) again: Option<Instant>,
-    /// A look that takes long.
+    /// A check that takes long.
     looking: Option<JoinHandle<Option<Vec<u8>>>>,
 }
 
@@ -35,7 +35,6 @@ impl FileWatch {
         Self { path, seen, found: None, again: None, looking: None }
     }
 
-    /// Whether the configuration is to be read again.
     pub(super) async fn look(&mut self) -> bool {
         if self.again.take_if(|at| *at <= Instant::now()).is_some() {
             return true;
@@ -44,7 +43,7 @@ impl FileWatch {
         self.judge(content)
     }
 
-    /// A file that cannot be read is one that is being replaced.
+    /// Returns true if the file has changed. An unreadable file is being replaced.
     fn judge(&mut self, content: Option<Vec<u8>>) -> bool {
         if content.is_none() || content == self.seen {
             self.found = None;
@@ -58,7 +57,7 @@ impl FileWatch {
         true
     }
 
-    /// What is there now is what is read for good.
+    /// Marks the present content as read.
     pub(super) async fn read_again(&mut self) {
         let content = self.content().await;
         if content.is_some() {
@@ -66,7 +65,7 @@ impl FileWatch {
         }
     }
 
-    /// Off this thread: a file system may hang.
+    /// Reads in another thread, because a file system may hang.
     async fn content(&mut self) -> Option<Vec<u8>> {
         let path = self.path.clone();
         let look = || tokio::task::spawn_blocking(move || read(&path).ok());
@@ -77,7 +76,7 @@ impl FileWatch {
     }
 }
 
-/// Its content, or more of it than a configuration may have.
+/// Content, up to one byte more than a configuration may have.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     refuse_other(path)?;
     let mut content = Vec::new();
@@ -85,7 +84,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Whoever opens a pipe waits for another one who writes to it.
+/// Opening a pipe would wait for a writer.
 fn refuse_other(path: &Path) -> io::Result<()> {
     let is_file = std::fs::metadata(path)?.is_file();
     let kind = io::ErrorKind::InvalidInput;
@@ -94,7 +93,7 @@ fn refuse_other(path: &Path) -> io::Result<()> {
         .ok_or_else(|| io::Error::new(kind, "it is no file that can be read again"))
 }
 
-/// The same for one that is to be read whole.
+/// Also refuses a file that is too large to be read whole.
 pub(super) fn refuse_unfit(path: &Path) -> io::Result<()> {
     refuse_other(path)?;
     let is_small = std::fs::metadata(path)?.len() <= FILE_BYTES_MAX;
@@ -111,7 +110,7 @@ mod tests {
         let mut watch = FileWatch { seen: Some(b"one".to_vec()), ..FileWatch::of(PathBuf::new()) };
         let mut judge =
             |content: Option<&str>| watch.judge(content.map(|it| it.as_bytes().to_vec()));
-        // Written in place: empty, then half of it, then whole; or away for a moment.
+        // Written in place: empty, half, whole; or missing for a moment.
         for content in [Some("one"), Some(""), Some("tw"), None, Some("two")] {
             assert!(!judge(content), "{content:?}");
         }

@@ -1,8 +1,8 @@
-//! Lets operators act on a relay that runs: SIGHUP, a changed configuration file, and the control API's orders.
+//! Applies operator requests to a running relay: SIGHUP, a changed configuration file, and orders
+//! of the control API.
 //!
-//! Input: signals, the file's content every two seconds, [`Order`]s. Output: reloads, the log's filter; the control socket.
-//! Invariant: what databases and a file's system do holds up no order and no signal; a process without the terminal that it was started
-//! from ends, as it would by the system's default.
+//! Invariant: slow databases and file systems delay no order and no signal. A process that loses
+//! its terminal ends, as by the system's default.
 
 use std::fs::File;
 use std::io;
@@ -25,14 +25,15 @@ use postrider_config::ControlSection;
 use postrider_relay::admin::{Access, Admin, ControlSocket, Order, ReloadReport, read_token};
 use postrider_relay::{StopSignal, Streams};
 
-/// Between two looks at the file. Kubernetes takes up to a minute to bring a ConfigMap; who edits a file waits for this.
+/// Interval of checks of the file. Kubernetes takes up to a minute to update a ConfigMap; a user
+/// who edits a file waits for this.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// When a configuration is tried again that could not be checked, because the database was away.
+/// Pause before a retry of a configuration that could not be checked because the database was away.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Orders that wait while one is carried out.
+/// Maximum of queued orders.
 const ORDERS: usize = 16;
 
-/// What operators act by. To be [ended](Self::end).
+/// Handles of the running services. Must be [ended](Self::end).
 pub(super) struct Operation {
     admin: Admin,
     access: Access,
@@ -41,7 +42,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// Begins to listen, within a runtime.
+    /// Begins to listen; requires a runtime.
     pub(super) fn begin(
         reloader: Reloader,
         stop: &StopSignal,
@@ -79,16 +80,15 @@ impl Operation {
         Ok(Self { admin, access, end, socket })
     }
 
-    /// For `http.bind`.
     pub(super) fn at_http(&self) -> (Admin, Access) {
         (self.admin.clone(), self.access.clone())
     }
 
-    /// Answers what has begun, and takes the socket away.
+    /// Answers requests that have begun, and removes the socket.
     pub(super) async fn end(self) {
         drop(self.end);
         if let Some(served) = self.socket {
-            // Clients that read no answer are not waited for.
+            // Clients that do not read their answer are not awaited.
             let _ = tokio::time::timeout(Duration::from_secs(1), served).await;
         }
     }
@@ -109,20 +109,20 @@ fn listen(
     })))
 }
 
-/// Does what is asked for, for as long as the relay runs. What databases and files are asked for holds up nothing else.
+/// Carries out orders while the relay runs. Slow reloads do not delay other orders.
 async fn keep(
     reloader: Reloader,
     (stop, mut ordered): (StopSignal, mpsc::Receiver<Order>),
     watch: Option<FileWatch>,
 ) {
-    // As many as there are requests that wait.
+    // Unbounded, because the number of waiting requests is bounded.
     let (reloads, asked) = mpsc::unbounded_channel();
     let mut reloading = pin!(keep_reloading(reloader, (stop, asked), watch));
     loop {
         tokio::select! {
             () = &mut reloading => return,
             order = ordered.recv() => match order {
-                // The last one who could give any has gone: the relay ends.
+                // All senders are gone: the relay ends.
                 None => return,
                 Some(Order::Reload(answer)) => {
                     let _ = reloads.send(answer);
@@ -135,7 +135,6 @@ async fn keep(
     }
 }
 
-/// Reads the configuration again whenever something asks for it, one time after the other.
 async fn keep_reloading(
     mut reloader: Reloader,
     (stop, mut asked): (StopSignal, mpsc::UnboundedReceiver<oneshot::Sender<ReloadReport>>),
@@ -152,7 +151,7 @@ async fn keep_reloading(
             answer = asked.recv() => {
                 let Some(answer) = answer else { return };
                 let mut answers = vec![answer];
-                // Those who have asked meanwhile are answered with it.
+                // Requests that arrived during the wait get this answer too.
                 while let Ok(answer) = asked.try_recv() {
                     answers.push(answer);
                 }
@@ -179,7 +178,7 @@ async fn reload(
     watch: &mut Option<FileWatch>,
     trigger: &str,
 ) -> ReloadReport {
-    // Before it is read for good: what is written meanwhile is found by the next look.
+    // The watch reads first, so that its next check finds later changes.
     if let Some(watch) = watch {
         watch.read_again().await;
     }
@@ -200,7 +199,7 @@ fn set_filter(filter: Option<String>) -> Result<String, String> {
         Some(text) => {
             const SET: &str = "the log's filter was set by the control API";
             let before = logs::filter();
-            // By the filter that shows it.
+            // The change is logged by whichever filter shows it.
             let is_shown = tracing::enabled!(tracing::Level::INFO);
             if is_shown {
                 logs::check_filter(&text)?;
@@ -215,9 +214,9 @@ fn set_filter(filter: Option<String>) -> Result<String, String> {
     }
 }
 
-/// SIGHUP, which asks for a reload, or says that the terminal has gone.
+/// SIGHUP, which requests a reload or reports that the terminal has gone.
 struct Hangup {
-    /// `None`: whoever started us has it ignored, as nohup(1) does, or it cannot be received.
+    /// `None` if the parent ignores SIGHUP, as nohup(1) does, or if it cannot be received.
     signal: Option<Signal>,
     had_terminal: bool,
 }
@@ -229,7 +228,7 @@ impl Hangup {
         Self { signal, had_terminal: has_terminal() }
     }
 
-    /// Resolves when a reload is asked for.
+    /// Resolves when a reload is requested.
     async fn received(&mut self, stop: &StopSignal) {
         loop {
             match &mut self.signal {

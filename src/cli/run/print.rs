@@ -1,9 +1,7 @@
-//! `Printer`, the sink of `run --dry-run`: prints records instead of sending them; `to_json` is their
-//! format.
+//! `Printer`, the sink of `run --dry-run`: prints records as JSON lines instead of sending them.
 //!
-//! Input: records. Output: one JSON line each: bytes as text where they are UTF-8, as `{"$hex":".."}` where
-//! not. Every record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. If
-//! stdout is closed, the caller is told once and printing ends.
+//! Every record counts as confirmed, which is safe because the dry run acknowledges nothing. If
+//! stdout is closed, the caller is notified once and printing ends.
 
 use std::io::{self, Write};
 
@@ -14,17 +12,15 @@ use postrider_core::route::Record;
 use postrider_core::time::Instant;
 use postrider_kafka::{Confirmation, KafkaSink, NullSink, SendError, Sink, SinkError};
 
-/// Prints to `out`, as long as that can be written to.
 pub(super) struct Printer<W, F> {
     out: W,
     stored: NullSink,
-    /// Told once why nothing can be written any more, as when the reader goes away.
+    /// Called once if nothing can be written any more.
     ended: F,
     is_ended: bool,
 }
 
 impl<W: Write, F: Fn(io::Error)> Printer<W, F> {
-    /// Nothing printed yet.
     pub(super) fn new(out: W, ended: F) -> Self {
         Self { out, stored: NullSink::default(), ended, is_ended: false }
     }
@@ -34,7 +30,6 @@ impl<W: Write, F: Fn(io::Error)> Sink for Printer<W, F> {
     type Error = SinkError;
 
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
-        // Once it has ended, the rest is for nobody.
         if !self.is_ended
             && let Err(error) = writeln!(self.out, "{}", to_json(&outgoing.record))
         {

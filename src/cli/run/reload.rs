@@ -1,11 +1,12 @@
-//! Reads the configuration again while the relay runs, and takes over what can be changed: columns, routes, formats, and
-//! the log level.
+//! Reads the configuration again while the relay runs, and applies changes of columns, routes,
+//! formats and the log level.
 //!
-//! Input: the place that the configuration came from, and what is in effect, of each stream. Output: a [`ReloadReport`]; new routes for
-//! the relay, settings for the dashboard, lines in the log. Invariant: a configuration that is wrong, or that cannot be
-//! checked against the database, changes nothing and ends nothing; nor does a file that is gone, or that nobody answers
-//! for; what is taken over has passed every check of a start, or is checked by the start of a stream that has failed. Databases
-//! are asked at the same time, and one that does not answer holds up no other stream.
+//! Input: the source of the configuration, and the values in effect of each stream. Output: a
+//! [`ReloadReport`], new routes for the relay, settings for the dashboard, log lines. Invariant: a
+//! configuration that is wrong, unreadable or not yet checked against the database changes nothing
+//! and ends nothing. Applied values have passed every check of a start, or the next run of a failed
+//! stream checks them. Databases are asked concurrently, so one that does not answer holds up no
+//! other stream.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,22 +32,21 @@ use postrider_relay::{RelayError, StopSignal, check_columns};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-/// How long the database may take to tell its columns.
+/// Maximum time that the database may take to report its columns.
 const CHECK_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the files of the configuration may take.
+/// Maximum time to read the files of the configuration.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where a configuration comes from.
 #[derive(Debug, Clone)]
 pub(super) struct ConfigSource {
     pub(super) context: Context,
-    /// A file of Debezium's, in the place of one of ours.
+    /// A Debezium file that replaces the configuration file.
     pub(super) debezium: Option<PathBuf>,
 }
 
 impl ConfigSource {
-    /// Reads all of it, and starts the log.
+    /// Reads all streams and starts the log.
     pub(super) fn load(&self) -> Result<Vec<Loaded>, CommandFailure> {
         match &self.debezium {
             Some(path) => Ok(vec![load_imported(path, &self.context, Vec::new())?]),
@@ -54,7 +54,6 @@ impl ConfigSource {
         }
     }
 
-    /// Reads all of it again.
     fn read(&self) -> Result<Vec<Loaded>, CommandFailure> {
         match &self.debezium {
             Some(path) => Ok(vec![load_imported(path, &self.context, Vec::new())?]),
@@ -62,64 +61,65 @@ impl ConfigSource {
         }
     }
 
-    /// The file whose content is watched, if it has one that can be read again.
+    /// The file to watch, if the configuration has one that can be read again.
     pub(super) fn file(&self, loaded: &Loaded) -> Option<PathBuf> {
         let file = self.debezium.clone().or_else(|| loaded.file.clone())?;
         std::fs::metadata(&file).is_ok_and(|found| found.is_file()).then_some(file)
     }
 }
 
-/// See the module.
+/// Applies new configurations to the running streams.
 pub(super) struct Reloader {
     pub(super) source: ConfigSource,
-    /// Each that the process runs; at least one.
+    /// All streams of the process; at least one.
     pub(super) streams: Vec<InEffect>,
-    /// Who waits for the end of a reload, if anybody does.
+    /// Receiver that waits for the end of a reload.
     pub(super) notice: Option<ReloadNotice>,
-    /// Streams that are new in the file or gone, of which it was said that this takes a restart.
+    /// Streams that were added or removed, and were reported to need a restart.
     pub(super) told: Vec<String>,
 }
 
-/// One stream, or the relay, and what is in effect of its configuration.
+/// One stream, and its configuration in effect.
 pub(super) struct InEffect {
     pub(super) loaded: Loaded,
     pub(super) stop: StopSignal,
     pub(super) telemetry: Telemetry,
-    /// What was said to take a restart.
+    /// Options that were reported to need a restart.
     told: Vec<String>,
-    /// Why its database could not be asked, as it was told last.
+    /// The last reported reason why the database could not be asked.
     told_failure: Option<String>,
 }
 
-/// What is new in a configuration.
+/// Changes in a configuration.
 struct News {
     config: Config,
     effective: Vec<Effective>,
     changed: Vec<String>,
     takes_restart: Vec<String>,
-    /// Of a stream that has failed: its next run asks all that a start asks.
+    /// The stream has failed: its next run makes all checks of a start.
     is_whole: bool,
 }
 
 impl News {
-    /// Whether rows are read or routed otherwise.
+    /// Whether rows are read or routed differently.
     fn changes_rows(&self) -> bool {
         self.changed.iter().any(|key| key != LEVEL)
     }
 }
 
-/// Why one stream does not take it over.
+/// Why a stream does not apply a configuration.
 struct Refusal {
     failure: CommandFailure,
-    /// Otherwise the database is away, or lets nobody in: nothing is known of the configuration.
+    /// False if the database could not be reached: the configuration may be right.
     was_asked: bool,
 }
 
-/// Options that tell a stream from the others of its process, and that its telemetry is made for.
+/// Options that identify a stream in its process, and that its telemetry was created for.
 const OF_ITS_IDENTITY: [&str; 3] = ["source.slot", "source.mode", "progress.topic"];
 
 impl Reloader {
-    /// Reads the configuration again, upon this `trigger`. Whether to try again later: a database could not be asked.
+    /// Reads the configuration again because of `trigger`. Returns true if a database could not be
+    /// asked, so that the reload must be retried.
     pub(super) async fn reload(&mut self, trigger: &str) -> (ReloadReport, bool) {
         let next = match self.read().await {
             Ok(next) => next,
@@ -155,7 +155,7 @@ impl Reloader {
         (whole, again)
     }
 
-    /// Says once which streams are new in the file, or gone from it.
+    /// Logs once which streams were added to the file or removed from it.
     fn tell_of(&mut self, streams: Vec<String>) {
         if !streams.is_empty() && streams != self.told {
             tracing::warn!(
@@ -167,12 +167,11 @@ impl Reloader {
         self.told = streams;
     }
 
-    /// The file that is in effect.
     pub(super) fn file(&self) -> Option<PathBuf> {
         self.source.file(self.streams.first().map(|one| &one.loaded)?)
     }
 
-    /// What a start would read, from the file that is in effect.
+    /// Reads what a start would read, from the file in effect.
     async fn read(&self) -> Result<Vec<Loaded>, CommandFailure> {
         let source = self.source.clone();
         let in_effect = self.streams.first().and_then(|one| one.loaded.file.clone());
@@ -192,7 +191,7 @@ impl Reloader {
         let read = read.map_err(|_| CommandFailure::from(RelayError::Thread))?;
         let next = read.map_err(|error| unreadable(error.to_string()))??;
         if in_effect.is_some() && next.iter().all(|next| next.file.is_none()) {
-            // Between the look at it and the search for it.
+            // The file vanished between the check and the search.
             return Err(unreadable("it is gone".to_owned()));
         }
         Ok(next)
@@ -200,19 +199,19 @@ impl Reloader {
 }
 
 impl InEffect {
-    /// Of a stream that begins.
     pub(super) const fn new(loaded: Loaded, stop: StopSignal, telemetry: Telemetry) -> Self {
         Self { loaded, stop, telemetry, told: Vec::new(), told_failure: None }
     }
 
-    /// What is new for it in what was read; nothing, if it is in the file no more.
+    /// Changes for this stream; `None` if the file no longer has it.
     fn compare(&self, next: &[Loaded], all: &Reloader) -> Option<Result<News, Refusal>> {
         let next = next.iter().find(|next| next.stream == self.loaded.stream)?;
         Some(self.news(next, all).map_err(|failure| Refusal { failure, was_asked: true }))
     }
 
-    /// Takes over what can be. A stream that is in the file no more goes on until the process is restarted. One of several
-    /// whose database could not be asked is told apart: it makes no configuration wrong that others have taken over.
+    /// Applies the changes that need no restart. A stream that was removed from the file keeps
+    /// running until the restart. If one of several databases could not be asked, this is reported
+    /// separately, because other streams have applied the configuration.
     fn take_over(
         &mut self,
         news: Option<Result<News, Refusal>>,
@@ -238,7 +237,7 @@ impl InEffect {
         (report, again)
     }
 
-    /// Its database could not be asked. What it was told last is not told again.
+    /// Reports that the database could not be asked, unless the last report was equal.
     fn not_asked(&mut self, failure: &CommandFailure, trigger: &str) -> ReloadReport {
         let whats = failure.findings.iter().map(|finding| finding.what.as_str());
         let text = whats.collect::<Vec<_>>().join("; ");
@@ -254,10 +253,10 @@ impl InEffect {
         ReloadReport { not_asked: errors(failure), ..ReloadReport::unchanged() }
     }
 
-    /// Whether it has failed and begins anew with all that is new but what is of the process: what tells it from the other
-    /// streams, and names it in metrics, is as before.
+    /// Whether the stream has failed and restarts with all changes. Options that identify the
+    /// stream in its process and its metrics must be unchanged.
     fn is_taken_over_whole(&self, differing: &[String], all: &Reloader) -> bool {
-        // Another route says nothing of a source that was refused.
+        // A changed route does not help a source that was refused.
         let is_of_source = differing.iter().any(|key| key.starts_with("source."));
         let next_run = self.telemetry.view().next_run;
         let has_failed = next_run.is_some_and(|next| is_of_source || !next.of_position);
@@ -337,8 +336,8 @@ impl InEffect {
     }
 }
 
-/// Asks the databases, all at the same time, whether they have the columns of new routes. One that has failed asks at its next
-/// run.
+/// Asks all databases concurrently if they have the columns of new routes. A failed stream asks at
+/// its next run.
 async fn ask_databases(streams: &[InEffect], all: &mut [Option<Result<News, Refusal>>]) {
     let mut asked = JoinSet::new();
     for (number, (one, news)) in streams.iter().zip(all.iter()).enumerate() {
@@ -377,7 +376,8 @@ async fn ask_database(config: &Config) -> Result<(), Refusal> {
     })
 }
 
-/// Options with another value, in the order of the documentation. Values that are shown alike may differ in a secret.
+/// Options that differ, in the order of the documentation. Values that are shown alike may differ
+/// in a secret.
 fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
     let mut keys: Vec<&str> = next.effective.iter().map(|one| one.key.as_str()).collect();
     keys.extend(current.effective.iter().map(|one| one.key.as_str()));
@@ -391,7 +391,7 @@ fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
         let property = |config: &Config| {
             let name = key.strip_prefix("kafka.properties.")?;
             let is_named = |property: &&postrider_config::Property| property.name == name;
-            // One that is read from a file of its own is read again whenever it is needed.
+            // A secret in a file of its own is read whenever it is needed.
             let is_fixed = !config.kafka.secret_files.contains_key(name);
             config.kafka.properties.iter().find(is_named).filter(|_| is_fixed).cloned()
         };
@@ -399,13 +399,13 @@ fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
             || property(one) != property(other)
     };
     let differs = |key: &&str| value(current, key) != value(next, key) || secret(key);
-    // What connection strings come to is no option.
+    // `source.connect` is derived and not an option.
     let is_option =
         |key: &&str| *key != "source.connect" || value(current, key) != value(next, key);
     keys.into_iter().filter(differs).filter(is_option).map(str::to_owned).collect()
 }
 
-/// What is in effect once the new values are that can be taken over.
+/// The values in effect after those that can be applied are applied.
 fn put_together(
     current: &[Effective],
     next: Vec<Effective>,

@@ -1,19 +1,19 @@
-//! What became of a reload: its report, put together of those of the streams, and its lines in the log.
+//! The report of a reload, combined from the reports of the streams, and its log lines.
 //!
-//! Input: what each stream has taken over, or failures. Output: a [`ReloadReport`]. Invariant: the whole is refused if the
-//! file is wrong for one stream; one whose database could not be asked is named apart; secrets are masked.
+//! Invariant: the whole is refused if the file is wrong for one stream. A stream whose database
+//! could not be asked is listed separately. Secrets are masked.
 
 use super::super::failure::{CommandFailure, Diagnostic};
 use postrider_relay::admin::{ReloadError, ReloadReport};
 use postrider_relay::telemetry::ReloadOutcome;
 use postrider_secrets::mask::mask_sentence;
 
-/// What names a stream in a report.
+/// Prefix of a stream in a report.
 pub(super) fn in_file(name: &str) -> String {
     format!("stream.{name}")
 }
 
-/// Adds what became of one stream; options and mistakes are told by its name.
+/// Adds the report of one stream, with its name before options and mistakes.
 pub(super) fn add(whole: &mut ReloadReport, report: ReloadReport, stream: Option<&str>) {
     let named = |key: String| match stream {
         Some(name) if !key.starts_with("stream.") => format!("{}.{key}", in_file(name)),
@@ -35,7 +35,7 @@ pub(super) fn add(whole: &mut ReloadReport, report: ReloadReport, stream: Option
     whole.not_asked.extend(not_asked.into_iter().map(told));
 }
 
-/// The report that a start would end with, in the log.
+/// Logs the errors that a start would end with.
 pub(super) fn refused(failure: &CommandFailure, trigger: &str) -> ReloadReport {
     for finding in &failure.findings {
         let (place, what) = (place_of(finding), &finding.what);
@@ -58,7 +58,7 @@ fn place_of(finding: &Diagnostic) -> Option<String> {
     Some(format!("{}:{}:{}", place.path.display(), place.line, place.column))
 }
 
-/// The same for a report. Secrets are masked, as the log does by itself.
+/// Errors for a report, with secrets masked, as the log does by itself.
 pub(super) fn errors(failure: &CommandFailure) -> Vec<ReloadError> {
     let masked = |text: &str| mask_sentence(text).into_owned();
     let error = |finding: &Diagnostic| {

@@ -1,11 +1,12 @@
-//! Runs several streams in one process. Each has a relay with its own sessions, hot thread and Kafka producer. One HTTP
-//! server, one log and one control plane serve all.
+//! Runs several streams in one process. Each has a relay with its own sessions, hot thread and
+//! Kafka producer; HTTP server, log and control plane are shared.
 //!
-//! Input: the configuration of each stream. Output: delivered records, and an exit code. The code is that of the first
-//! failed stream in the order of the file, or 0. A failure that a service manager restarts precedes one that needs a person.
-//! Invariant: a failed stream stops no other stream. After a failure that may pass, the stream restarts after ten times its
-//! `retry.max`. After a failure that needs a person, it stays failed until `ctl resume` or a restart of the process: the next
-//! run may not know what this run refused. Its slot is sampled until then. The process ends when no stream runs.
+//! Input: the configuration of each stream. Output: delivered records, and the exit code of the
+//! first failed stream in the order of the file, or 0. A failure that a service manager restarts
+//! precedes one that needs a person. Invariant: a failed stream stops no other stream. After a
+//! failure that may pass, the stream restarts after ten times its `retry.max`. Otherwise it stays
+//! failed until `ctl resume` or a restart, because the next run may not know what this run refused.
+//! Its slot is sampled until then. The process ends when no stream runs.
 
 use std::time::{Duration, Instant};
 
@@ -33,27 +34,24 @@ use postrider_relay::{
     Streams, Summary, deliver, delivered_tap, sample_of_failed,
 };
 
-/// How soon the end of a pause, or a request during one, is noticed.
+/// Interval of checks for the end of a pause, or a request during one.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A failed stream restarts after its `retry.max` times this.
 const RETRY_MAX_TIMES: u32 = 10;
-/// The shortest pause before a restart.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// What a stream does.
 enum State {
     Runs,
-    /// It has failed, and restarts then. `None`: it needs a person.
+    /// Failed, with the time of the restart; `None` needs a person.
     Waits {
         failure: CommandFailure,
         until: Option<Instant>,
-        /// Samples its slot.
         _sampling: Sampling,
     },
     Ended(Result<Summary, CommandFailure>),
 }
 
-/// A task that ends with this.
+/// A task that is aborted on drop.
 struct Sampling(JoinHandle<()>);
 
 impl Drop for Sampling {
@@ -62,7 +60,6 @@ impl Drop for Sampling {
     }
 }
 
-/// One stream, and the parts that each of its runs needs.
 struct Stream {
     handle: StreamHandle,
     plan: Plan,
@@ -70,16 +67,14 @@ struct Stream {
     state: State,
 }
 
-/// All of them.
 struct Runs {
     streams: Vec<Stream>,
     running: JoinSet<(usize, Result<Summary, CommandFailure>)>,
-    /// Restarts a stream that fails.
+    /// Whether a failed stream restarts.
     is_endless: bool,
     stop: StopSignal,
 }
 
-/// Runs them until they have ended.
 pub(super) fn run(
     (args, context): (&RunArgs, &Context),
     several: Vec<Loaded>,
@@ -156,19 +151,19 @@ impl Stream {
         Self { handle, plan, options, state: State::Runs }
     }
 
-    /// Shows how far the stream has caught up. A terminal has one bar, and several streams have lines.
+    /// Shows how far the stream has caught up. Several streams log lines, because a terminal has
+    /// only one bar.
     fn display(&self) -> ProgressDisplay {
         let _of_stream = logs::span_of(Some(&self.handle.name)).entered();
         let telemetry = self.handle.telemetry.clone();
         ProgressDisplay::lines(move || Reading::of_catch_up(&telemetry.view().snapshot))
     }
 
-    /// The pause after a failure. A shorter `retry.max` also shortens it.
     fn pause(&self) -> Duration {
         PAUSE_MIN.max(self.plan.config.retry.max * RETRY_MAX_TIMES)
     }
 
-    /// Tells probes of a run that has failed: not every failure is one of a session.
+    /// Shows the failure to probes: not every failure belongs to a session.
     fn show_failed(&self, failure: &CommandFailure) {
         let telemetry = &self.handle.telemetry;
         let snapshot = telemetry.view().snapshot.as_ref().clone();
@@ -201,7 +196,7 @@ impl Stream {
             of_position: failure.exit == ExitCode::Position,
         };
         tracing::info!("the other streams go on; this one {next_run}");
-        // What was asked of the run that has ended.
+        // Drops a request for the run that has ended.
         self.handle.stop.control().take_new_run();
         let telemetry = self.handle.telemetry.clone();
         telemetry.set_next_run(Some(next_run));
@@ -216,7 +211,7 @@ impl Stream {
         self.state = State::Waits { failure, until, _sampling: sampling };
     }
 
-    /// Whether it has failed and restarts now.
+    /// Whether the stream has failed and must restart now.
     fn is_due(&mut self) -> bool {
         let State::Waits { until, .. } = &self.state else { return false };
         let is_over = until.is_some_and(|until| Instant::now() >= until);
@@ -234,7 +229,7 @@ impl Stream {
 }
 
 impl Runs {
-    /// Until no stream runs: each has ended, or has failed.
+    /// Runs until each stream has ended or failed.
     async fn finish_all(mut self) -> Vec<Stream> {
         for number in 0..self.streams.len() {
             self.begin(number);
@@ -284,13 +279,12 @@ impl Runs {
                     one.wait(failure);
                     return;
                 }
-                // The end of the process reports it.
+                // The end of the process reports the failure.
                 State::Ended(Err(failure))
             }
         };
     }
 
-    /// Begins those whose pause is over.
     fn look_at_waiting(&mut self) {
         if self.stops() {
             return;
@@ -307,7 +301,7 @@ impl Runs {
     }
 }
 
-/// Traces the rows of all by one exporter, where a collector is named.
+/// Traces the rows of all streams with one exporter, if a collector is named.
 fn share_traces(streams: &mut [Stream]) -> Option<postrider_relay::telemetry::TraceExport> {
     let (first, others) = streams.split_first_mut()?;
     let export = trace(&mut first.plan, &first.handle.telemetry);
@@ -317,8 +311,8 @@ fn share_traces(streams: &mut [Stream]) -> Option<postrider_relay::telemetry::Tr
     export
 }
 
-/// What has become of each. The process ends with the first failure that a service manager would restart, so that it does, or
-/// the first of all.
+/// Reports all results. The process ends with the first failure that a service manager would
+/// restart, or else the first failure.
 fn conclude(
     (args, context): (&RunArgs, &Context),
     streams: Vec<Stream>,
@@ -336,7 +330,7 @@ fn conclude(
     for (name, summary) in &summaries {
         let _of_stream = logs::span_of(Some(name)).entered();
         let printed = finish(args, context, (Some(name), summary));
-        // A reader that is gone hides no failure.
+        // A closed stdout must not hide a failure.
         if failures.is_empty() {
             printed?;
         }

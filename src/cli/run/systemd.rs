@@ -1,11 +1,10 @@
-//! Tells the service manager how the relay does, by the protocol of sd_notify(3): ready, alive, reloading, stopping, and
-//! a line of status.
+//! Reports the relay's state to the service manager with sd_notify(3): ready, alive, reloading,
+//! stopping, and a status line.
 //!
-//! Input: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` as systemd sets them for a unit of `Type=notify`; the
-//! telemetry; the stop signal; reloads. Output: datagrams. Invariant: ready is said once, by a relay that streams, stands
-//! by or waits for a server to come back, and so never before the configuration is accepted, and again at the end of each
-//! reload that was announced; a relay that stops announces none; alive is said only while `/livez` says so; nothing is
-//! sent where nobody asked; a datagram that fails stops nothing.
+//! Input: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, telemetry, the stop signal, reloads.
+//! Output: datagrams. Invariant: ready is sent once, by a relay that streams, stands by or waits
+//! for a server, and again after each announced reload. Alive is sent only while `/livez` succeeds.
+//! A failed datagram stops nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -20,13 +19,12 @@ use postrider_relay::telemetry::{RelayState, Telemetry, View, liveness};
 use postrider_relay::{ControlRequest, StopSignal, Streams};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How soon a change is told. Whoever runs `systemctl start` waits for the first one.
+/// Interval of reports. `systemctl start` waits for the first one.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// What the end takes beside the grace period for what was sent: logging out, closing.
+/// Time to log out and close, on top of the grace period.
 const END: Duration = Duration::from_secs(15);
 
-/// The socket of a service manager, and what it has been told.
 #[derive(Debug)]
 pub(super) struct Systemd {
     socket: Arc<UnixDatagram>,
@@ -34,16 +32,14 @@ pub(super) struct Systemd {
     service: Arc<Mutex<Service>>,
 }
 
-/// What the manager takes the relay for, as far as reloads need it.
 #[derive(Debug, Default)]
 struct Service {
-    /// Ready was said, and stopping was not.
+    /// Ready was sent, and stopping was not.
     is_serving: bool,
-    /// A reload has ended of which the manager was told that it began.
+    /// The end of an announced reload was not reported yet.
     owes_ready: bool,
 }
 
-/// Where the beginning and the end of reloads are told.
 #[derive(Debug, Clone)]
 pub(super) struct ReloadNotice {
     socket: Arc<UnixDatagram>,
@@ -51,7 +47,8 @@ pub(super) struct ReloadNotice {
 }
 
 impl ReloadNotice {
-    /// A reload begins. Whether the manager was told; it is then to be told of its [end](Self::end).
+    /// Announces a reload. Returns true if the manager received it and must be told of its
+    /// [end](Self::end).
     pub(super) fn begin(&self) -> bool {
         let service = lock(&self.service);
         let now = clock_gettime(ClockId::Monotonic);
@@ -60,10 +57,9 @@ impl ReloadNotice {
         service.is_serving && self.socket.send(news.as_bytes()).is_ok()
     }
 
-    /// A reload has ended, whatever it came to.
     pub(super) fn end(&self) {
         let mut service = lock(&self.service);
-        // One that fails is sent with the next news: until then the manager waits.
+        // A failed datagram is sent with the next report; until then the manager waits.
         service.owes_ready = service.is_serving && self.socket.send(b"READY=1\n").is_err();
     }
 }
@@ -72,7 +68,6 @@ fn lock(service: &Mutex<Service>) -> MutexGuard<'_, Service> {
     service.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the manager is told of.
 pub(super) struct Seen {
     is_ready: bool,
     is_alive: bool,
@@ -80,7 +75,6 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// One relay.
     pub(super) fn of(telemetry: &Telemetry) -> Self {
         Self::of_view(&telemetry.view())
     }
@@ -90,8 +84,8 @@ impl Seen {
         Self { is_ready, is_alive: liveness(view).ok, status: status(view) }
     }
 
-    /// Several streams: ready once each has begun, or had its time to, and one serves. The others are not held up by one that
-    /// fails.
+    /// State of several streams: ready once each has begun or had its time to, and one serves. A
+    /// failed stream does not delay the others.
     pub(super) fn of_streams(streams: &Streams) -> Self {
         let mut states = streams.each().map(|one| one.telemetry.view().snapshot.state);
         Self {
@@ -102,11 +96,9 @@ impl Seen {
     }
 }
 
-/// What it has been told, and how often it wants to hear that the relay is alive.
 #[derive(Debug, Default)]
 struct Told {
     watchdog: Option<Duration>,
-    /// The drain's grace period.
     grace: Duration,
     ready: bool,
     stopping: bool,
@@ -115,8 +107,8 @@ struct Told {
 }
 
 impl Systemd {
-    /// The manager that the environment names, if one does. It is asked for more time to stop than the unit may
-    /// give, since `grace` is a setting of ours.
+    /// The manager named by the environment, if any. Because `grace` may exceed the unit's stop
+    /// timeout, the manager is asked for more time.
     pub(super) fn of_environment(grace: Duration) -> Option<Self> {
         let address = std::env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty())?;
         let told =
@@ -130,12 +122,10 @@ impl Systemd {
         }
     }
 
-    /// For whoever reloads the configuration.
     pub(super) fn reload_notice(&self) -> ReloadNotice {
         ReloadNotice { socket: Arc::clone(&self.socket), service: Arc::clone(&self.service) }
     }
 
-    /// Does the work, and tells what is new meanwhile and when it ends.
     pub(super) async fn during<T>(
         mut self,
         seen: impl Fn() -> Seen,
@@ -155,7 +145,7 @@ impl Systemd {
 
     fn tell(&mut self, seen: &Seen, stop: &StopSignal) {
         let stops = stop.most_urgent() >= ControlRequest::Drain;
-        // A reload that begins or ends meanwhile is told before all of it or behind it.
+        // The lock orders this report with the begin and end of a reload.
         let mut service = lock(&self.service);
         let mut news = self.told.news(seen, stops, Instant::now());
         if service.owes_ready && !news.contains("READY=1\n") && !stops {
@@ -164,7 +154,7 @@ impl Systemd {
         if news.is_empty() {
             return;
         }
-        // A manager that restarts, or whose queue is full, is told all of it the next time.
+        // A manager that restarts, or whose queue is full, gets a full report next time.
         if self.socket.send(news.as_bytes()).is_err() {
             let Told { watchdog, grace, .. } = self.told;
             self.told = Told { watchdog, grace, ..Told::default() };
@@ -176,7 +166,7 @@ impl Systemd {
 }
 
 impl Told {
-    /// The lines that are due, and remembers that they were said.
+    /// Returns the lines that are due, and marks them as sent.
     fn news(&mut self, seen: &Seen, stops: bool, now: Instant) -> String {
         let mut news = String::new();
         if !self.ready && seen.is_ready {
@@ -206,8 +196,8 @@ impl Told {
     }
 }
 
-/// Whether `systemctl start` has come to its end. A server that is out of reach is waited for by the relay itself:
-/// to start it anew would not bring that server back, and a machine that boots would call its unit failed.
+/// Whether `systemctl start` is complete. The relay waits for an unreachable server itself: a
+/// restart would not help, and a booting machine would report a failed unit.
 fn is_ready(state: RelayState) -> bool {
     match state {
         RelayState::Starting | RelayState::Failed => false,
@@ -220,7 +210,6 @@ fn is_ready(state: RelayState) -> bool {
     }
 }
 
-/// What `systemctl status` shows: one line.
 fn status(view: &View) -> String {
     let snapshot = &view.snapshot;
     let state = snapshot.state.as_str();
@@ -231,8 +220,8 @@ fn status(view: &View) -> String {
     line.replace(char::is_control, " ")
 }
 
-/// How often a sign of life is due: twice within the time after which the relay would be killed, as
-/// sd_watchdog_enabled(3) advises. The time may be meant for another process.
+/// Interval of signs of life: half the watchdog's time, as sd_watchdog_enabled(3) advises. The time
+/// may be meant for another process.
 fn watchdog(variable: impl Fn(&str) -> Option<OsString>) -> Option<Duration> {
     let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -240,7 +229,7 @@ fn watchdog(variable: impl Fn(&str) -> Option<OsString>) -> Option<Duration> {
     Some(Duration::from_micros(limit / 2))
 }
 
-/// A path, or with `@` a name in the abstract namespace.
+/// Connects to a path, or with `@` to a name in the abstract namespace.
 fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
     let address = match address.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -330,7 +319,7 @@ mod tests {
         notice.end();
         systemd.tell(&Seen::of(&telemetry), &stop);
         assert_eq!((heard().as_str(), heard().as_str()), ("READY=1\n", ""), "once");
-        // The end of a reload that the manager could not be told of then.
+        // The end of a reload that could not be sent before.
         lock(&systemd.service).owes_ready = true;
         systemd.tell(&Seen::of(&telemetry), &stop);
         assert_eq!(heard(), "READY=1\n");
