@@ -1,10 +1,8 @@
 //! `postrider dead-letters`: lists, shows and retries records that could not be delivered.
 //!
-//! Input: the Kafka configuration and the dead-letter topic. Output: lists, whole records, and with `retry
-//! --execute` records in the topics they were meant for. This file has the arguments that the three
-//! commands share and the reading of the topic; a submodule has each command. Invariant: Postgres is not
-//! contacted; only `retry --execute` writes; a dead letter is never removed: a record beside it, the
-//! receipt, says that it was retried.
+//! A submodule has each command; shared arguments are here. Invariant: Postgres is not contacted.
+//! Only `retry --execute` writes. A dead letter is never removed: a record beside it, the receipt,
+//! states that it was retried.
 
 mod error;
 mod layout;
@@ -94,7 +92,6 @@ fn codes() -> PossibleValuesParser {
 }
 
 impl FilterArgs {
-    /// The limit, or all there are.
     fn most(&self) -> usize {
         self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
     }
@@ -113,7 +110,6 @@ impl FilterArgs {
     }
 }
 
-/// Runs one of them.
 pub(crate) fn run(
     command: &DeadLettersCommand,
     context: &Context,
@@ -125,12 +121,10 @@ pub(crate) fn run(
     }
 }
 
-/// The dead-letter topic, and what the relay may do with rows.
 struct Source {
     topic: DeadLetterTopic,
-    /// Where rows may go.
     topics: TopicsSpec,
-    /// `[format]` makes more of a row than its columns' bytes.
+    /// Whether `[format]` derives records from more than the columns' bytes.
     formatted: bool,
 }
 
@@ -146,7 +140,7 @@ impl Source {
         Ok(Self { topic: DeadLetterTopic { kafka, name }, topics, formatted })
     }
 
-    /// Those that are meant, without their values.
+    /// Selected dead letters without their values.
     fn survey(&self, filter: &Filter, context: &Context) -> Result<Survey, DeadLetterError> {
         let meter = Meter::default();
         meter.begin("reading dead letters", Unit::Records, Total::Unknown);

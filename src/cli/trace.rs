@@ -1,9 +1,8 @@
-//! `postrider trace ID ..`: tells where rows are.
+//! `postrider trace ID ..`: shows where rows are.
 //!
-//! Input: ids; the outbox tables, the slot, the topics that the rows are routed to, the dead-letter topic. Output: for
-//! each id the row, whether the slot has passed it, its records with topic, partition and offset, its dead letters,
-//! and a word for all of that; the topics that were searched; exit code 1 if one is nowhere. Invariant: nothing is written and no offset is
-//! committed; a record is looked for in all of its topic before it is said not to be there.
+//! Output: per id the row, whether the slot has passed it, its records and dead letters with their
+//! places, and a summary; exit code 1 if a row is nowhere. Invariant: nothing is written and no
+//! offset is committed. A record is reported as missing only after a search of the whole topic.
 
 mod found;
 mod records;
@@ -59,7 +58,6 @@ pub struct TraceArgs {
     pub brokers: Option<String>,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(super::brokers_flag(args.brokers.as_deref()))?.config;
     let runtime = super::runtime()?;
@@ -68,7 +66,7 @@ pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, Comma
     let asked: BTreeSet<&String> = args.ids.iter().collect();
     let asked: Vec<String> = asked.into_iter().cloned().collect();
     let source = match runtime.block_on(read_source(&config, slot_name, &asked)) {
-        // What Kafka has can be said without.
+        // Kafka can be searched without Postgres.
         Err(failure) if failure.exit == ExitCode::Unavailable && !args.topics.is_empty() => {
             let why = failure.findings.first().map_or("no answer", |one| one.what.as_str());
             tracing::warn!("rows and slot are not known, only topics are searched: {why}");
@@ -91,7 +89,7 @@ pub(crate) fn run(args: &TraceArgs, context: &Context) -> Result<ExitCode, Comma
     }
     let Source { rows, newest_topics, slot, .. } = &source;
     let routed = rows.values().flatten().filter_map(|row| row.topic.clone());
-    // Of a row that is gone nobody knows where it went.
+    // The topic of a deleted row is unknown.
     let mut topics: BTreeSet<String> =
         routed.chain(args.topics.clone()).chain(newest_topics.clone()).collect();
     topics.insert(config.dead_letters.topic.clone());
@@ -140,7 +138,7 @@ fn print(
     context.print(&format!("searched       {names}\n"))
 }
 
-/// Topics that dead letters were sent to again, which were not read.
+/// Topics to which dead letters were retried, and which were not read.
 fn sent_again(
     records: &Found,
     read: &BTreeSet<String>,
@@ -151,15 +149,14 @@ fn sent_again(
     topics.filter(|topic| there.contains(topic) && !read.contains(topic)).collect()
 }
 
-/// What Postgres knows.
 struct Source {
-    /// By the ids that were asked for.
+    /// Rows by requested id.
     rows: BTreeMap<String, Vec<Row>>,
-    /// Ids that were asked for, as a table's column prints them.
+    /// Requested ids as a table's column prints them.
     forms: Vec<(String, String)>,
-    /// Ids that were asked for and that no table can have.
+    /// Requested ids that no table can contain.
     invalid: Vec<String>,
-    /// Where the newest rows go, where a row is not there.
+    /// Topics of the newest rows, searched for a missing row.
     newest_topics: BTreeSet<String>,
     slot: Slot,
 }
@@ -177,7 +174,6 @@ impl Default for Source {
 }
 
 impl Source {
-    /// The forms that ids may have in records.
     fn wanted(&self, asked: &[String]) -> Wanted {
         let typed = asked.iter().map(|id| (id.clone(), id.clone()));
         let of_rows = self
@@ -192,7 +188,6 @@ impl Source {
     }
 }
 
-/// Rows and slot.
 async fn read_source(
     config: &Config,
     slot: Option<&str>,
@@ -236,7 +231,7 @@ async fn read_source(
         };
     }
     if source.rows.len() < ids.len() {
-        // A guess, which may take longer than a statement may.
+        // A guess that may exceed the statement timeout.
         source.newest_topics = newest_topics(&client, config).await.unwrap_or_else(|failure| {
             let why = failure.findings.first().map_or("no answer", |one| one.what.as_str());
             tracing::warn!("the topics of the newest rows are not known and not searched: {why}");
@@ -253,7 +248,7 @@ async fn newest_topics(
     Ok(route::rehearse_newest(client, config).await?.topics)
 }
 
-/// When the oldest row was written; `None` if that is not known of one.
+/// Time of the oldest row; `None` if one is unknown.
 fn oldest(rows: &BTreeMap<String, Vec<Row>>) -> Option<i64> {
     let times: Option<Vec<_>> = rows.values().flatten().map(|row| row.written_ms).collect();
     times?.into_iter().min()

@@ -1,48 +1,39 @@
 //! Why a command on dead letters failed, and what the operator can do about it.
-//!
-//! Input: errors of reading the topic and of sending again. Output: `DeadLettersError` with its hint. It
-//! adds what only the command line can get wrong: an id that several dead letters have, named ones that
-//! cannot be sent again, a topic for `--to` that rows must not go to.
 
 use super::DeadLetterError;
 use postrider_kafka::ReaderError;
 use postrider_patterns::dead_letter::{PartitionOffset, listed};
 
-/// Why a command on dead letters ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLettersError {
-    /// Reading the topic, or sending again.
     #[error(transparent)]
     Topic(#[from] DeadLetterError),
-    /// `--raw` writes one value, and several are meant.
+    /// `--raw` writes one value, but several letters have the id.
     #[error("several dead letters have id `{id}`: {}", listed(places))]
     Several {
-        /// As typed.
+        /// Id as typed.
         id: String,
-        /// Where they are.
         places: Vec<PartitionOffset>,
     },
-    /// Some of those that were named cannot be sent again, or none of all.
+    /// Named letters, or all letters, cannot be sent again.
     #[error("{count} of the dead letters that were asked for cannot be sent again")]
     Hindered {
-        /// How many.
+        /// Number of letters.
         count: usize,
     },
-    /// `--to` would send dead letters where they came from.
+    /// `--to` names the dead-letter topic.
     #[error("topic `{0}` is the dead-letter topic itself")]
     Circular(String),
     /// `--to` names a topic that is not for rows.
     #[error("topic `{topic}` is not for rows: {reason}")]
     Reserved {
-        /// As typed.
+        /// Topic as typed.
         topic: String,
-        /// Why.
         reason: &'static str,
     },
 }
 
 impl DeadLettersError {
-    /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Topic(DeadLetterError::Reader(ReaderError::UnknownTopic(_))) => {

@@ -1,17 +1,15 @@
-//! Pretty-prints a dead letter's value for `dead-letters show`, without changing what it says.
+//! Pretty-prints a dead letter's value for `dead-letters show`.
 //!
-//! Input: a value that is text. Output: JSON over several lines, with numbers, duplicate names and the
-//! order unchanged (a parser would change them); other text as it is. Control characters are escaped. No
-//! I/O.
+//! JSON keeps its numbers, duplicate names and order, which a parser would change. Control
+//! characters are escaped.
 
 use std::fmt::Write as _;
 
 use serde::de::IgnoredAny;
 
-/// What lies deeper stays on its line: 10,000 levels would be a mile wide.
+/// Deeper levels stay on one line, because 10,000 levels of indent are unreadable.
 const LEVELS_MAX: usize = 32;
 
-/// Lays it out.
 pub(super) fn pretty(text: &str) -> String {
     if serde_json::from_str::<IgnoredAny>(text).is_ok() { json(text) } else { plain(text) }
 }
@@ -25,7 +23,7 @@ fn plain(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// `text` is valid JSON, so that only its punctuation need be looked at.
+/// `text` is valid JSON, so only its punctuation is examined.
 fn json(text: &str) -> String {
     let mut out = String::with_capacity(2 * text.len());
     let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
@@ -34,7 +32,7 @@ fn json(text: &str) -> String {
         if in_string {
             in_string = is_escaped || char != '"';
             is_escaped = !is_escaped && char == '\\';
-            // JSON allows the control characters beyond ASCII as they are.
+            // JSON allows control characters beyond ASCII unescaped.
             if char.is_control() {
                 let _ = write!(out, "\\u{:04x}", u32::from(char));
             } else {

@@ -1,8 +1,7 @@
-//! `dead-letters list`: prints one line for each dead letter, and a summary by code.
+//! `dead-letters list`: prints one line per dead letter, and a summary by code.
 //!
-//! Input: filters, and the topic read to its end. Output: on stdout a table, in two lines per entry if the
-//! terminal is narrow, or JSON lines; on stderr the summary, with the number of entries left out as retried
-//! and of records that are no dead letters. Values are never printed.
+//! Output: on stdout a table, with two lines per entry on a narrow terminal, or JSON lines; the
+//! summary on stderr. Values are never printed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -18,23 +17,21 @@ use crate::marks::columns;
 use postrider_core::route::rfc3339;
 use postrider_patterns::dead_letter::{DeadLetter, PartitionOffset};
 
-/// A column is no wider than this: a UUID fits, and a long topic does not push the rest away.
+/// Maximum width of a column: a UUID fits.
 const COLUMN_CHARS_MAX: usize = 40;
 
-/// How many there are.
 const COLUMNS: usize = 9;
 
-/// Their names.
 const NAMES: [&str; COLUMNS] =
     ["PLACE", "TIME", "CODE", "TABLE", "TOPIC", "ID", "KEY", "SIZE", "REASON"];
 
-/// Of these so many stay on the first line of a narrow terminal.
+/// Columns on the first line of a narrow terminal.
 const LEADING: usize = 5;
 
-/// So much of a reason says what is wrong.
+/// Part of a reason that is sufficient to understand it.
 const REASON_CHARS_MIN: usize = 40;
 
-/// Lines are written so many at a time.
+/// Lines per write.
 const CHUNK: usize = 1_000;
 
 /// `dead-letters list [filters]`
@@ -57,7 +54,6 @@ pub struct ListArgs {
     pub source: SourceArgs,
 }
 
-/// Runs it.
 pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     let survey = source.survey(&args.filter.filter(Vec::new()), context)?;
@@ -81,7 +77,6 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Comman
     }
     let totals = Totals { by_code: by_code(&letters), matching, hidden, foreign: survey.foreign };
     let summary = if context.json() { totals.to_json() } else { totals.to_text() };
-    // A closed stderr is nobody's concern.
     let _ = io::stderr().write_all((summary + "\n").as_bytes());
     Ok(ExitCode::Ok)
 }
@@ -114,8 +109,7 @@ fn json_lines(letters: &[DeadLetter]) -> Result<String, CommandFailure> {
     Ok(lines)
 }
 
-/// Columns side by side under their names. Where `width` is too narrow for them, the id and the
-/// reason, which tell most, stand on a line of their own below each.
+/// Aligned columns under their names. If `width` is too narrow, id and reason are on a second line.
 fn text_lines(letters: &[DeadLetter], width: Option<usize>) -> String {
     let mut rows = vec![NAMES.map(str::to_owned)];
     rows.extend(letters.iter().map(cells));
@@ -128,7 +122,7 @@ fn text_lines(letters: &[DeadLetter], width: Option<usize>) -> String {
     let width = width.unwrap_or(usize::MAX);
     let [.., reason] = widths;
     let needed = widths.iter().sum::<usize>() + 2 * (COLUMNS - 1);
-    // A long reason alone is cut; it is whole in `show`.
+    // A long reason alone is cut; `show` prints it whole.
     let is_narrow = needed - reason + REASON_CHARS_MIN.min(reason) > width;
     let mut lines = String::new();
     for row in rows {
@@ -165,7 +159,7 @@ fn cells(letter: &DeadLetter) -> [String; COLUMNS] {
     ]
 }
 
-/// At most so many characters, the last of them a sign that there were more.
+/// Text of at most `most` characters; a cut text ends with an ellipsis.
 fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),
@@ -181,15 +175,14 @@ fn by_code(letters: &[DeadLetter]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// What the lines add up to.
 struct Totals<'a> {
-    /// Of those that are listed.
+    /// Listed letters by code.
     by_code: BTreeMap<&'a str, usize>,
-    /// Before the limit.
+    /// Letters that match, before the limit.
     matching: usize,
-    /// Retried, and therefore not listed.
+    /// Letters that are not listed because they were retried.
     hidden: usize,
-    /// No dead letters at all.
+    /// Records that are not dead letters.
     foreign: usize,
 }
 

@@ -1,8 +1,5 @@
-//! Plans a retry: which dead letters go to which topics, and which cannot be sent again (`NotRetryable`).
-//!
-//! Input: the dead letters that were read, `--to`, the limit. Output: a `RetryPlan`, as text and JSON: the
-//! jobs in order of partition and offset, the reason for each that cannot be sent, and how many were
-//! retried before. A plan is what the operator sees before anything is sent. No I/O.
+//! Plans a retry: which dead letters go to which topics, and which cannot be sent again
+//! ([`NotRetryable`]). The operator sees the plan before anything is sent. No I/O.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,21 +11,18 @@ use super::retry::RetryArgs;
 use postrider_core::route::RejectionCode;
 use postrider_patterns::dead_letter::{DeadLetter, Job, PartitionOffset};
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct RetryPlan {
-    /// By place.
+    /// In order of partition and offset.
     pub(super) jobs: Vec<Job>,
-    /// By place.
+    /// In order of partition and offset.
     pub(super) hindered: Vec<(PartitionOffset, NotRetryable)>,
-    /// Dead letters that are meant and have their receipt already.
+    /// Selected dead letters that already have a receipt.
     pub(super) retried: usize,
-    /// Jobs whose key and value are the columns' own bytes where others have another format:
-    /// the relay rejected the row before it came to that.
+    /// Jobs with unformatted key and value, because the row was rejected before formatting.
     pub(super) unformatted: usize,
 }
 
-/// Why a dead letter cannot be sent again as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotRetryable {
     #[error("it was too large to be stored whole; insert the row again")]
@@ -48,7 +42,7 @@ pub(super) enum NotRetryable {
     Circular,
 }
 
-/// Where a dead letter goes: to `to`, or else to the topic it was meant for, if that is for rows.
+/// Topic for a dead letter: `to`, or the original topic if rows may go there.
 fn destination<'a>(
     letter: &'a DeadLetter,
     to: Option<&'a str>,
@@ -67,14 +61,14 @@ fn destination<'a>(
     if topic == source.topic.name {
         return Err(NotRetryable::Circular);
     }
-    // What `--to` names is the operator's choice, not the row's.
+    // `--to` is the operator's choice, so it may be any topic that is not reserved.
     let topics = &source.topics;
     let judged = if to.is_some() { topics.check_reserved(topic) } else { topics.check(topic) };
     judged.map(|()| topic).map_err(NotRetryable::IllegalTopic)
 }
 
 impl RetryPlan {
-    /// Sorts them out, in their order. Those that cannot be sent do not count against the limit.
+    /// Letters that cannot be sent do not count against the limit.
     pub(super) fn of(letters: &[DeadLetter], args: &RetryArgs, source: &Source) -> Self {
         let mut plan = Self::default();
         for letter in letters {
@@ -87,7 +81,8 @@ impl RetryPlan {
             }
             match destination(letter, args.to.as_deref(), source) {
                 Ok(topic) => {
-                    // What only the brokers refused names no table, and had its format by then.
+                    // A letter that only the brokers refused has no table, and was already
+                    // formatted.
                     plan.unformatted += usize::from(source.formatted && letter.table().is_some());
                     plan.jobs.push(Job { at: letter.at, topic: topic.to_owned() });
                 }
@@ -97,7 +92,6 @@ impl RetryPlan {
         plan
     }
 
-    /// How many go to which topic.
     pub(super) fn topics(&self) -> BTreeMap<&str, usize> {
         let mut topics = BTreeMap::new();
         for job in &self.jobs {
@@ -106,10 +100,8 @@ impl RetryPlan {
         topics
     }
 
-    /// For people.
     pub(super) fn to_text(&self) -> String {
         let mut text = format!("to send again: {}\n", self.jobs.len());
-        // Writing to a string cannot fail.
         for (topic, count) in self.topics() {
             let _ = writeln!(text, "  {count:>8}  to {topic}");
         }
@@ -133,7 +125,6 @@ impl RetryPlan {
         text
     }
 
-    /// For scripts; `sent` is what became of it, if it was executed.
     pub(super) fn to_json(&self, sent: Option<u64>) -> Value {
         let topics = self.topics().into_iter();
         let hindered = self.hindered.iter().map(|(at, hindrance)| {
@@ -298,7 +289,7 @@ mod tests {
                 assert!(matches!(outcome, Err(NotRetryable::IllegalTopic(_))), "{reserved}");
             }
         }
-        // What is not on the list may be chosen by who runs the command, and not by a row.
+        // The operator may choose an unlisted topic; a row may not.
         assert!(to(Some("other"), None).is_err());
         assert_eq!(to(None, Some("other")).as_deref(), Ok("other"));
     }

@@ -1,9 +1,8 @@
-//! `dead-letters retry`: sends dead letters to the topics they were meant for, or to the topic of `--to`.
+//! `dead-letters retry`: sends dead letters to their original topics, or to the topic of `--to`.
 //!
-//! Input: filters, positions or row ids, a rate limit. Output: the plan, and with `--execute` the records
-//! in their topics. Invariant: without `--execute` nothing is written; partitions are processed one after
-//! another, each in offset order, so that the records of a key keep their order. The first SIGTERM or
-//! Ctrl-C ends it after the records in flight, the second at once.
+//! Invariant: without `--execute` nothing is written. Partitions are processed in turn, each in
+//! offset order, so that the records of a key keep their order. The first SIGTERM or Ctrl-C ends
+//! the command after the records in flight, the second at once.
 
 use super::error::DeadLettersError;
 use super::plan::RetryPlan;
@@ -60,7 +59,6 @@ fn legal_topic(text: &str) -> Result<String, &'static str> {
     check_topic(text).map(|()| text.to_owned())
 }
 
-/// Runs it.
 pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     if args.to.as_deref() == Some(source.topic.name.as_str()) {
@@ -91,7 +89,6 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Comma
     Ok(ExitCode::Ok)
 }
 
-/// A signal ends it between two records, a second one at once.
 fn execute(
     source: &Source,
     plan: &RetryPlan,

@@ -1,8 +1,7 @@
 //! `dead-letters show`: prints whole dead letters for people, as JSON, or the raw value of one.
 //!
-//! Input: a `PARTITION:OFFSET`, which is read directly, or a row's id, for which the whole topic is read.
-//! Output: topic, position, time, key, headers and value on stdout. `--raw` is refused for an id that
-//! several dead letters have.
+//! A `PARTITION:OFFSET` is read directly; for a row's id the whole topic is read. `--raw` is
+//! refused for an id of several letters.
 
 use std::fmt::Write as _;
 
@@ -42,7 +41,6 @@ pub struct ShowArgs {
     pub source: SourceArgs,
 }
 
-/// Runs it.
 pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     let records = match Target::parse(&args.target) {
@@ -80,7 +78,6 @@ fn with_id(
     survey.letters.iter().map(|letter| source.topic.record(letter.at)).collect()
 }
 
-/// As scripts see it.
 fn to_json(record: &StoredRecord) -> Value {
     let header = |(name, value): &(String, _)| json!([name, DisplayBytes(Option::as_deref(value))]);
     json!({
@@ -97,7 +94,6 @@ fn to_json(record: &StoredRecord) -> Value {
 fn to_text(record: &StoredRecord) -> String {
     let time = record.timestamp_ms.map_or_else(|| "-".to_owned(), rfc3339);
     let mut text = format!("{}[{}]@{}\n", record.topic, record.partition, record.offset);
-    // Writing to a string cannot fail.
     let _ = writeln!(text, "time     {time}");
     let _ = writeln!(text, "key      {}", shown(record.key.as_deref(), "(null)"));
     text.push_str("headers\n");

@@ -1,7 +1,4 @@
-//! What is known of one id, in a word, as text and as JSON.
-//!
-//! Input: rows of the tables, records and dead letters. Output: a [`Trace`] for each id that was asked for, in that
-//! order. Pure.
+//! The knowledge about one id: its state in a word, as text and as JSON. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,22 +9,20 @@ use super::records::{Found, Letter, Place, Record, Records};
 use crate::display_bytes::shown;
 use postrider_core::route::rfc3339;
 
-/// A row in a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
     /// As Postgres prints it.
     pub(super) id: String,
     pub(super) table: String,
     pub(super) written_ms: Option<i64>,
-    /// The slot has passed what its transaction wrote.
+    /// Whether the slot has passed the row's transaction.
     pub(super) is_passed: bool,
-    /// Where it is routed to today.
+    /// Topic of the row by today's routing.
     pub(super) topic: Option<String>,
-    /// Why it would be rejected today.
+    /// Reason why today's routing would reject the row.
     pub(super) rejection: Option<String>,
 }
 
-/// Where a row is, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Delivered,
@@ -59,29 +54,27 @@ impl State {
     }
 }
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trace {
     id: String,
-    /// More than one where tables share ids.
+    /// Several rows, if tables share ids.
     rows: Vec<Row>,
     records: Records,
     slot: Slot,
 }
 
-/// The slot, as far as it matters to rows that are in no topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Slot {
     /// Rows are polled.
     None,
-    /// Its name: it will deliver what it has not passed.
+    /// Name of a slot that will deliver rows that it has not passed.
     Alive(String),
-    /// Its name, and what has become of it: it delivers nothing any more.
+    /// Name and fate of a slot that delivers nothing any more.
     Gone(String, &'static str),
 }
 
 impl Trace {
-    /// One for each id, in the order in which they were asked for, however often.
+    /// One trace per distinct id, in the order of the request.
     pub(super) fn all(
         ids: &[String],
         rows: &BTreeMap<String, Vec<Row>>,
@@ -97,7 +90,6 @@ impl Trace {
         ids.iter().map(trace).collect()
     }
 
-    /// In a word.
     pub(super) fn state(&self) -> State {
         if !self.records.delivered.is_empty() {
             return State::Delivered;
@@ -116,7 +108,6 @@ impl Trace {
         if self.rows.iter().all(is_dropped) { State::Dropped } else { State::Missing }
     }
 
-    /// For scripts.
     pub(super) fn to_json(&self) -> Value {
         let row = |row: &Row| {
             json!({
@@ -152,7 +143,6 @@ impl Trace {
         })
     }
 
-    /// For people.
     pub(super) fn to_text(&self) -> String {
         let mut out = format!("{}  {}\n", text(&self.id), self.state().word());
         for row in &self.rows {
@@ -204,7 +194,7 @@ impl Trace {
     }
 }
 
-/// What a row or a record says, which may be meant for the terminal.
+/// Text from a row or record, without control characters for the terminal.
 fn text(written: &str) -> String {
     shown(Some(written.as_bytes()), "")
 }

@@ -1,9 +1,9 @@
 //! Finds the records and dead letters of rows by the header with the row's id.
 //!
-//! Input: topics that exist, ids in every form that their records may have, the time before which none of their rows was
-//! written. Output: what was found of each id. Invariant: only committed records count; ids are compared byte by byte; an
-//! id that is not found from that time on is looked for from the beginning of every topic, since records may carry times
-//! of the rows' own choice; a dead letter that has its receipt was sent again.
+//! Input: existing topics, ids in every form of their records, a time before which no row was
+//! written. Invariant: only committed records count. An id that is not found from that time on is
+//! searched from the beginning, because rows may choose their records' times. A dead letter with a
+//! receipt was sent again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,53 +15,46 @@ use postrider_kafka::{
 };
 use postrider_patterns::dead_letter::DeadLetter;
 
-/// How long the brokers may take to be found.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// How long a wait for records is; the end of the topics ends it.
+/// Longest wait for records. The end of the topics also ends it.
 const WAIT: Duration = Duration::from_secs(1);
-/// Brokers that send nothing for so long, before the end of the topics, do not answer any more.
+/// Brokers that send nothing for this long before the end of the topics do not answer.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
-/// Clocks differ, and a transaction may commit before another one that began later.
+/// Margin in milliseconds, because clocks differ and transactions overlap.
 const EARLIER_MS: i64 = 10 * 60 * 1_000;
 
-/// Where to look.
 pub(super) struct Search<'a> {
     pub(super) kafka: &'a KafkaSpec,
-    /// The header with the row's id.
     pub(super) id_header: &'a str,
     pub(super) dead_letters: &'a str,
 }
 
-/// What was found of one id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Records {
     pub(super) delivered: Vec<Record>,
     pub(super) letters: Vec<Letter>,
 }
 
-/// A record in a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) place: Place,
-    /// In the log, as the header has it: `commitLSN.index`.
+    /// Position in the log, as in the header: `commitLSN.index`.
     pub(super) position: Option<String>,
     /// Why it was sent from the table: `backfill`, `repair`, `replay`.
     pub(super) origin: Option<String>,
 }
 
-/// A dead letter, the relay's or a consumer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Letter {
     pub(super) place: Place,
     pub(super) code: String,
     pub(super) reason: String,
-    /// The topic that its record was meant for.
+    /// Topic of the original record.
     pub(super) meant_for: Option<String>,
-    /// `dead-letters retry` has sent it again.
+    /// Whether `dead-letters retry` has sent it again.
     pub(super) is_retried: bool,
 }
 
-/// Where something lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) topic: String,
@@ -70,12 +63,10 @@ pub(super) struct Place {
     pub(super) timestamp_ms: Option<i64>,
 }
 
-/// What was found, by the id that was asked for.
 pub(super) type Found = BTreeMap<String, Records>;
-/// The forms that ids have in records, and the ids that were asked for.
+/// Requested ids by their forms in records.
 pub(super) type Wanted = BTreeMap<Vec<u8>, BTreeSet<String>>;
 
-/// What was read so far.
 #[derive(Default)]
 struct Seen {
     found: Found,
@@ -83,7 +74,6 @@ struct Seen {
 }
 
 impl Search<'_> {
-    /// Reads the topics.
     pub(super) fn find(
         &self,
         topics: &BTreeSet<String>,
@@ -98,7 +88,7 @@ impl Search<'_> {
         let mut others = wanted.clone();
         others.retain(|_, asked| asked.iter().any(|id| !seen.found.contains_key(id)));
         if !others.is_empty() && start != StartOffset::Beginning {
-            // Anew, so that nothing is found twice.
+            // The ids are read again, so earlier results are dropped.
             for id in others.values().flatten() {
                 seen.found.remove(id);
             }

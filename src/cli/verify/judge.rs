@@ -1,25 +1,25 @@
-//! Holds the rows of the tables against the records of the topics.
+//! Compares the rows of the tables with the records of the topics.
 //!
-//! Input: a row's entry and those of the records with its id, sorted, and the [`Terms`]. Output: a [`Verdict`]:
-//! numbers, and the first few ids of each kind of finding. Invariant: what cannot be known is never a finding: a
-//! row that the slot has not passed is pending, as is one whose record may lie in an open transaction; one that its
-//! topic may have removed is unknown, a record without row is a phantom only where all rows are kept, and ids that
-//! are not unique are not judged. Memory is constant. It shares no code with the relay but the routing.
+//! Input: sorted entries of rows and records by id, and the [`Terms`]. Output: a [`Verdict`]:
+//! numbers, and the first ids of each finding. Invariant: the unknown is never a finding. A row
+//! that the slot has not passed, or whose record may be in an open transaction, is pending. A row
+//! whose record the topic may have removed is unknown. A record without a row is a phantom only if
+//! all rows are kept. Ids that are not unique are not judged. Memory is constant. Only routing is
+//! shared with the relay.
 
 use super::verdict::{Fault, Finding, Verdict};
 use postrider_core::record::Kinship;
 use postrider_relay::compare::{Entry, IdToken, Kept, Kind, Ordered, Sorter, SpillError, flag};
 
-/// What is known beforehand.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Terms {
-    /// By the topic's number.
+    /// Retention by the topic's number.
     pub(super) topics: Vec<Kept>,
-    /// The number of the topic for dead letters.
+    /// Number of the dead-letter topic.
     pub(super) dead_letters: u32,
     /// Rows that cannot be delivered are left out.
     pub(super) skips_rejected: bool,
-    /// No row was ever deleted, and the tables were read whole.
+    /// No row was ever deleted, and the tables were read completely.
     pub(super) all_rows_kept: bool,
 }
 
@@ -29,7 +29,6 @@ impl Terms {
     }
 }
 
-/// Judges everything.
 pub(super) fn judge(
     entries: &mut Sorter<Entry>,
     terms: &Terms,
@@ -64,30 +63,29 @@ pub(super) fn judge(
     Ok(verdict)
 }
 
-/// What was seen of one id.
 struct SameId {
     id: IdToken,
     row: Option<Entry>,
     rows: u64,
-    /// Records that were not sent again on purpose.
+    /// Records, except those sent again on purpose.
     records: u64,
     again: u64,
-    /// Of those that were sent again, the ones in another topic than the row's: they tell nothing of its own.
+    /// Records sent again to another topic than the row's, which prove nothing about the row.
     elsewhere: u64,
     letters: u64,
-    /// Of those the ones that may be of another stream, as they do not say.
+    /// Letters that do not name their stream, so that they may belong to another.
     strange: u64,
-    /// There is a letter that names another stream, which may be a former name of this one, and may be about the row.
+    /// A letter about this row may exist that names another stream, which may be a former name of
+    /// this one.
     has_sibling: bool,
-    /// All records may be newer than what was seen of the table.
+    /// All records may be newer than the snapshot of the table.
     all_newer: bool,
-    /// The first one of a topic.
     first: Option<Entry>,
-    /// The first one of those that were sent once more.
+    /// First record that was sent again.
     repeat: Option<Entry>,
-    /// The first one that is not what the row's record is today.
+    /// First record that differs from the row's record today.
     different: Option<Entry>,
-    /// Where the record lay that counted last for the order.
+    /// Place of the last record that counted for the order.
     ordered_in: Option<(u32, i32)>,
 }
 
@@ -111,7 +109,7 @@ impl SameId {
         }
     }
 
-    /// Takes the next entry; returns what the order is judged by, of the first record in a partition.
+    /// Adds the next entry. Returns the order of the first record in a partition.
     fn take(&mut self, entry: &Entry) -> Option<Ordered> {
         match entry.kind {
             Kind::Row | Kind::Rejected | Kind::Dropped => {
@@ -133,7 +131,7 @@ impl SameId {
         self.ordered(entry)
     }
 
-    /// Such a letter is no repeat, and without a row it is nothing.
+    /// Notes a letter of another stream, which is not a repeat and means nothing without a row.
     fn take_sibling(&mut self, letter: &Entry) {
         self.has_sibling |= self.row.as_ref().is_some_and(|row| letter.may_be_about(row));
     }
@@ -159,7 +157,7 @@ impl SameId {
                 let elsewhere = row.partition >= 0 && row.partition != entry.partition;
                 elsewhere || row.content != entry.content
             }
-            // Its cause may have been fixed before it was sent again.
+            // The cause may have been fixed before it was sent again.
             _ => !again,
         };
         if is_other {
@@ -197,7 +195,7 @@ impl SameId {
                 verdict.newer += arrived;
                 return;
             }
-            // A row that is not there says nothing of letters that may be of another stream.
+            // Without a row, letters that may belong to another stream prove nothing.
             self.letters -= self.strange;
             self.count_repeats(verdict);
             verdict.without_row += 1;
@@ -239,7 +237,7 @@ impl SameId {
     }
 }
 
-/// In the order of a partition, no record of a key may come after a later one.
+/// In a partition, no record of a key may follow a later one.
 fn judge_order(order: &mut Sorter<Ordered>, verdict: &mut Verdict) -> Result<(), SpillError> {
     let mut last: Option<Ordered> = None;
     order.read(|entry| {
@@ -251,7 +249,7 @@ fn judge_order(order: &mut Sorter<Ordered>, verdict: &mut Verdict) -> Result<(),
         } else {
             verdict.unordered += 1;
         }
-        // What there is none of is below everything.
+        // `None` is less than any value.
         let (position, number) = before.map_or((None, None), |it| (it.position, it.number));
         let is_late = (entry.position.is_some() && entry.position < position)
             || (entry.number.is_some() && entry.number < number);
@@ -264,7 +262,7 @@ fn judge_order(order: &mut Sorter<Ordered>, verdict: &mut Verdict) -> Result<(),
     })
 }
 
-/// Adds the ids of records of which only the place was kept.
+/// Adds ids to findings of which only the place was kept.
 fn name(entries: &mut Sorter<Entry>, verdict: &mut Verdict) -> Result<(), SpillError> {
     if !verdict.has_unnamed() {
         return Ok(());

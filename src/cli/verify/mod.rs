@@ -1,9 +1,8 @@
-//! `postrider verify`: holds the outbox tables against the topics.
+//! `postrider verify`: compares the outbox tables with the topics.
 //!
-//! Input: the configuration, a window of time. Output: how many rows are lost, how many records are duplicated,
-//! reordered per key, phantom, or other than the routing makes them today; exit code 1 if there is any. Invariant:
-//! nothing is written anywhere but temporary files; what cannot be known is told apart from what is wrong; memory
-//! does not grow with the rows. `tables` and `compare::Topics` read the two sides, `judge` compares them.
+//! Output: numbers of rows lost, and of records duplicated, reordered per key, phantom, or
+//! different from today's routing; exit code 1 if there is any. Invariant: only temporary files are
+//! written; the unknown is reported separately; memory does not grow with the rows.
 
 mod judge;
 mod report;
@@ -24,7 +23,7 @@ use postrider_relay::{Meter, StopSignal};
 pub(crate) use postrider_relay::compare::CompareError as VerifyError;
 use run::Run;
 
-/// The window that `--follow` looks at unless it is told another one.
+/// Default window of `--follow`.
 const FOLLOWED: &str = "1h";
 
 /// `verify [--since T] [--until T] [--follow] ..`
@@ -102,7 +101,6 @@ impl VerifyArgs {
         self.since.as_deref().or(self.follow.then_some(FOLLOWED))
     }
 
-    /// Whether repeats are wrong.
     fn duplicates_count(&self, config: &Config) -> bool {
         match self.duplicates {
             Some(rule) => rule == Duplicates::Forbid,
@@ -111,7 +109,6 @@ impl VerifyArgs {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(super::brokers_flag(args.brokers.as_deref()))?.config;
     let stop = StopSignal::default();

@@ -1,6 +1,5 @@
-//! The result of `postrider verify`, for people and as one line of JSON.
-//!
-//! Input: a [`Verdict`] and how it was come by. Output: text whose first line is the verdict, or an object. Pure.
+//! The result of `postrider verify`, for people, with the verdict in the first line, and as one
+//! line of JSON. Pure.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,34 +10,28 @@ use super::verdict::{Fault, Finding, SAMPLES_MAX, Verdict};
 use crate::display_bytes::shown;
 use postrider_relay::compare::TopicNumbers;
 
-/// What a run found.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) verdict: Verdict,
     pub(super) numbers: TopicNumbers,
     /// Whether repeats are a finding.
     pub(super) duplicates_count: bool,
-    /// Rows and records without id, which nothing can be told of.
+    /// Rows and records without an id, which cannot be compared.
     pub(super) without_id: (u64, u64),
     pub(super) has_slot: bool,
-    /// How many tables were read.
     pub(super) tables: usize,
-    /// The slot's name.
     pub(super) slot: String,
-    /// The column of the order, if one was named.
     pub(super) order_column: Option<String>,
-    /// Topics that do not exist.
     pub(super) missing_topics: Vec<String>,
-    /// Topics of which older records of a key may be gone.
+    /// Topics that may have removed older records of a key.
     pub(super) compacted_topics: Vec<String>,
-    /// The most that lay on disk, in bytes.
+    /// Peak disk usage, in bytes.
     pub(super) spilled_bytes: u64,
     pub(super) elapsed: Duration,
     pub(super) peak_rss_bytes: Option<u64>,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
     pub(super) fn is_clean(&self) -> bool {
         self.verdict.is_clean(self.duplicates_count)
     }
@@ -48,7 +41,7 @@ impl Report {
         self.verdict.rows.saturating_mul(1_000) / elapsed_ms
     }
 
-    /// What the order was judged by.
+    /// Data by which the order was judged.
     fn evidence(&self) -> String {
         match &self.order_column {
             None => "postrider-lsn".to_owned(),
@@ -56,11 +49,9 @@ impl Report {
         }
     }
 
-    /// For people.
     pub(super) fn to_text(&self) -> String {
         let Verdict { rows, records, .. } = self.verdict;
         let mut text = self.headline();
-        // Writing to a string cannot fail.
         let _ = writeln!(text, "\n  {:<12}{rows:>12}\n  {:<12}{records:>12}", "rows", "records");
         for (name, number, what) in self.lines() {
             let _ = writeln!(text, "  {name:<12}{number:>12}  {what}");
@@ -102,7 +93,7 @@ impl Report {
         }
     }
 
-    /// One line, for one look after the other.
+    /// One line per comparison of `--follow`.
     pub(super) fn to_line(&self) -> String {
         let Verdict { rows, records, pending, unknown, .. } = self.verdict;
         let headline = self.headline();
@@ -152,7 +143,7 @@ impl Report {
         always.into_iter().chain(seldom.into_iter().filter(|(_, number, _)| *number > 0)).collect()
     }
 
-    /// What limits the verdict.
+    /// Limits of the verdict.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.has_slot {
@@ -179,7 +170,6 @@ impl Report {
         notes
     }
 
-    /// One finding as text.
     fn found(&self, finding: &Finding) -> String {
         let id = finding.id.map_or_else(String::new, |id| shown(Some(id.shown().as_bytes()), ""));
         let topic = finding.topic.and_then(|topic| self.numbers.name(topic));
@@ -192,7 +182,6 @@ impl Report {
         }
     }
 
-    /// For scripts.
     pub(super) fn to_json(&self) -> Value {
         let found = &self.verdict;
         let samples: Map<String, Value> = Fault::ALL

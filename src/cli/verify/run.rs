@@ -1,8 +1,7 @@
-//! One look at both sides, and one look after the other with `--follow`.
+//! One comparison of both sides, or repeated comparisons with `--follow`.
 //!
-//! Input: the arguments and the configuration. Output: a [`Report`], or none after a signal. Invariant: the topics
-//! are read after the snapshot of the tables was taken, so that what the slot had passed by then must be there; for
-//! rows that are pending they are read again, until the time for that is over.
+//! Invariant: the topics are read after the snapshot of the tables, so that every row that the slot
+//! had passed must be there. They are read again for pending rows until the grace period ends.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -27,16 +26,14 @@ use postrider_relay::{ControlRequest, Meter, StopSignal, Total, Unit, kafka_spec
 use postrider_sandbox::proc::peak_rss_bytes;
 use postrider_service::units::parse_duration;
 
-/// Between two looks for rows that are pending, at least; no more time goes into looking than into waiting.
+/// Minimum pause before another read for pending rows. Reading takes at most as long as waiting.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How soon a signal is noticed during a pause.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Records of so long before the window are read too: a row's time may be of another clock than its commit's.
+/// Margin before the window, because the time of a row and of its commit may have different clocks.
 const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
 
-/// See the module's documentation.
 pub(super) struct Run<'a> {
     pub(super) args: &'a VerifyArgs,
     pub(super) config: &'a Config,
@@ -46,7 +43,7 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Looks once; `None` after a signal.
+    /// Compares once; `None` after a signal.
     pub(super) fn once(&self) -> Result<Option<Report>, CommandFailure> {
         let begun = Instant::now();
         let kafka = kafka_spec(self.config);
@@ -73,7 +70,8 @@ impl Run<'_> {
         Ok(Some(self.report(sides, verdict, begun)))
     }
 
-    /// Looks at the last while, again and again, until a signal. The exit code tells whether all was clean.
+    /// Compares the latest window until a signal. The exit code states if every comparison was
+    /// clean.
     pub(super) fn follow(&self, context: &Context) -> Result<ExitCode, CommandFailure> {
         let mut code = ExitCode::Ok;
         loop {
@@ -93,7 +91,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads the topics and judges, until nothing is pending or the time for that is over.
+    /// Reads the topics and judges, until nothing is pending or the grace period ends.
     fn compare(&self, sides: &mut Sides) -> Result<Option<Verdict>, CommandFailure> {
         let deadline = Instant::now() + self.args.grace;
         loop {
@@ -150,12 +148,11 @@ impl Run<'_> {
         Looks { columns, content: Content::of(self.config) }
     }
 
-    /// Whether a signal has come.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.stop.most_urgent(), ControlRequest::Drain | ControlRequest::Abort)
     }
 
-    /// Waits; false after a signal.
+    /// Waits; returns false after a signal.
     fn pause(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         while !self.is_stopped() {
@@ -171,7 +168,7 @@ impl Run<'_> {
     fn report(&self, sides: Sides, verdict: Verdict, begun: Instant) -> Report {
         let Sides { entries, numbers, topics, read, order_bytes, .. } = sides;
         let missing = topics.missing(&numbers).into_iter();
-        // That nothing was rejected is no news.
+        // A missing dead-letter topic only means that nothing was rejected.
         let missing = missing.filter(|topic| *topic != self.config.dead_letters.topic);
         let missing_topics = missing.map(str::to_owned).collect();
         let kept = topics.kept(&numbers);
@@ -195,22 +192,20 @@ impl Run<'_> {
     }
 }
 
-/// Both sides, as far as they were read.
 struct Sides {
     entries: Sorter<Entry>,
     numbers: TopicNumbers,
     topics: Topics,
-    /// The number of the topic for dead letters.
     letters: u32,
     folder: PathBuf,
     read: TablesRead,
     order_bytes: u64,
 }
 
-/// Says how much disk it takes, and whether that is there.
+/// Logs the required disk space, and warns if it is not available.
 fn tell_room(rows: u64, folder: &std::path::Path) {
     let need = rows * (2 * ENTRY_BYTES + ORDERED_BYTES) as u64;
-    // Where that cannot be told, writing will tell.
+    // If the space is unknown, writing will fail later.
     let Ok(disk) = rustix::fs::statvfs(folder) else { return };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     if rows == 0 {

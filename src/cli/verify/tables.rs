@@ -1,9 +1,9 @@
-//! Reads the outbox tables in one snapshot, those rows apart that the slot has not passed.
+//! Reads the outbox tables in one snapshot, and separates rows that the slot has not passed.
 //!
-//! Input: the configuration and a window of time. Output: an entry for each row, and the [`Horizon`] up to which the
-//! tables were seen. Invariant: all rows are read under one REPEATABLE READ snapshot, so that a row is read once
-//! and none of another moment; of two snapshots that share it, one reads what the slot has passed, and one the
-//! rest. Nothing is written, no slot is used, and the role needs only SELECT.
+//! Input: the configuration and a window of time. Output: an entry per row, and the [`Horizon`] up
+//! to which the tables were seen. Invariant: all rows are read under one REPEATABLE READ snapshot,
+//! shared by two connections: one reads the rows that the slot has passed, the other the rest.
+//! Nothing is written, no slot is used, and the role needs only SELECT.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,57 +32,55 @@ use postrider_relay::{
     Plan, RelayError, Total, Unit, holds_for_tables, poll_mark, refuse_without_zone,
 };
 
-/// A single wait for rows, so that a signal is noticed.
+/// Longest single wait for rows, so that a signal is noticed.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Rows between two looks whether to go on.
+/// Rows between two checks for a stop.
 const ROWS_BETWEEN: u64 = 1_000;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// Where policies would hide rows from the role, reading is to fail.
+/// Makes reading fail if policies would hide rows from the role.
 const ALL_ROWS: &str = "SET row_security = off";
 
-/// Where the log ends before the snapshot is taken, and when that is. What had committed by then is in it.
+/// End of the log before the snapshot, and the time. Everything committed by then is in the
+/// snapshot.
 const NOW: &str = "\
     SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
         ELSE pg_current_wal_insert_lsn() END - '0/0')::text, \
         (extract(epoch FROM clock_timestamp()) * 1000)::bigint::text";
 
-/// Which rows are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Window {
     /// Rows of this time or later, in milliseconds since the Unix epoch.
     pub(super) since_ms: Option<i64>,
-    /// Rows of before this time.
+    /// Rows before this time, in milliseconds since the Unix epoch.
     pub(super) until_ms: Option<i64>,
 }
 
-/// The tables, ready to be read.
 pub(super) struct Tables {
     plan: Plan,
     inspection: Inspection,
     wanted: Requirements,
     params: SessionParams,
     connection: Connection,
-    /// The one server that all of it is read from.
+    /// The server that everything is read from.
     server: ConnectInfo,
-    /// The end of the log before the snapshot.
+    /// End of the log before the snapshot.
     pub(super) horizon: Horizon,
-    /// Rows of before the slot are still to be delivered.
+    /// Rows written before the slot are still to be delivered.
     has_backfill: bool,
 }
 
-/// How the rows were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TablesRead {
     pub(super) rows: u64,
     pub(super) without_id: u64,
-    /// Whether there is a slot that may still deliver rows.
+    /// Whether a slot exists that may still deliver rows.
     pub(super) has_slot: bool,
 }
 
-/// What of a row is looked at besides its record, and how records are compared.
+/// Columns to read besides the record, and how records are compared.
 #[derive(Debug, Clone)]
 pub(super) struct Looks {
     pub(super) columns: Columns,
@@ -90,14 +88,14 @@ pub(super) struct Looks {
 }
 
 impl Tables {
-    /// Looks at the tables and connects. Neither slot nor publication need be there.
+    /// Inspects the tables and connects. Slot and publication may be missing.
     pub(super) fn open(
         runtime: &Runtime,
         kafka: &KafkaSpec,
         config: &Config,
     ) -> Result<Self, CommandFailure> {
         let client = runtime.block_on(control::connect(&config.source.connect))?;
-        // Rejections are to come back, whatever becomes of them.
+        // Every row must become a record or a rejection, so none may stop the run.
         let mut config = config.clone();
         config.route.rejected = Rejected::Skip;
         let plan = Plan::new(kafka.clone(), config);
@@ -126,12 +124,12 @@ impl Tables {
         Ok(Self { plan, inspection, wanted, params, connection, server, horizon, has_backfill })
     }
 
-    /// The source that the stream's own dead letters name.
     pub(super) fn letter_source(&self) -> LetterSource {
         self.plan.letter_source(&self.inspection.server)
     }
 
-    /// A time as the server reads it, in milliseconds since the Unix epoch; `None` of text that is none.
+    /// Parses a time as the server does, in milliseconds since the Unix epoch; `None` if it is
+    /// invalid.
     pub(super) fn time_ms(&mut self, text: &str) -> Result<Option<i64>, VerifyError> {
         let text = text.replace('\'', "''");
         let sql =
@@ -143,7 +141,7 @@ impl Tables {
         }
     }
 
-    /// How many rows the tables have, as far as the server knows without counting.
+    /// Estimated number of rows, from the server's statistics.
     pub(super) fn estimate(&mut self) -> Result<u64, VerifyError> {
         let oids = self.inspection.tables.iter().flatten().map(|facts| facts.oid.to_string());
         let oids = oids.collect::<Vec<_>>().join(", ");
@@ -218,7 +216,7 @@ impl Tables {
         Ok(Some(read))
     }
 
-    /// Refuses a table without the column that the window is of.
+    /// Refuses a table without the column of the window.
     fn check_times(&mut self, looks: &Looks) -> Result<(), CommandFailure> {
         let Some(TimeColumn { name, .. }) = &looks.columns.time else { return Ok(()) };
         for (table, facts) in self.wanted.tables.iter().zip(&self.inspection.tables) {
@@ -233,15 +231,15 @@ impl Tables {
         Ok(())
     }
 
-    /// SQL for: the slot has passed the row's transaction. `None`: there is no slot that will deliver anything, so
-    /// that what is missing is lost.
+    /// SQL for: the slot has passed the row's transaction. `None` if no slot will deliver anything,
+    /// so that a missing row is lost.
     ///
-    /// Postgres writes into its log, every 15 seconds, which transactions are running. A slot's `catalog_xmin` is the
-    /// oldest of those at such a place that the slot has confirmed (`SnapBuildProcessRunningXacts` and
-    /// `LogicalIncreaseXminForSlot`). So what older transactions wrote was committed before the confirmed position,
-    /// however long they were open. A visible row whose transaction seems to lie ahead is from more than 2^31
-    /// transactions ago. While a backfill has not ended, older rows are still to come: the slot has passed none. Where
-    /// rows are polled the table itself says which of them wait.
+    /// Every 15 seconds Postgres logs the running transactions. A slot's `catalog_xmin` is the
+    /// oldest of them at a place that the slot has confirmed (`SnapBuildProcessRunningXacts`,
+    /// `LogicalIncreaseXminForSlot`). So older transactions committed before the confirmed
+    /// position. A visible row whose transaction seems to lie ahead is more than 2^31 transactions
+    /// old. Until a backfill has ended, the slot has passed no row. If rows are polled, the table
+    /// itself shows which rows wait.
     fn passed(&mut self) -> Result<Option<String>, VerifyError> {
         let source = &self.plan.config.source;
         if source.mode == SourceMode::Poll {
@@ -257,7 +255,7 @@ impl Tables {
                  AND s.plugin = 'pgoutput' AND (to_jsonb(s)->>'wal_status') IS DISTINCT FROM 'lost'"
         ))?;
         let xmin = rows.first().and_then(|row| row.first()).cloned().flatten();
-        // Only digits come from the server; they are put into SQL again.
+        // The value becomes part of SQL again, so it must be a number.
         let xmin = xmin.and_then(|xmin| xmin.parse::<u32>().ok());
         let by_number =
             |xmin| format!("age(xmin) < 0 OR age(xmin) > age('{xmin}'::pg_catalog.xid)");
@@ -265,7 +263,7 @@ impl Tables {
         Ok(xmin.map(|xmin| if self.has_backfill { none() } else { by_number(xmin) }))
     }
 
-    /// Another connection that sees the same.
+    /// Opens another connection with the same snapshot.
     fn sharing(&mut self) -> Result<Connection, VerifyError> {
         let rows = self.connection.simple_query("SELECT pg_catalog.pg_export_snapshot()")?;
         let Some(Some(name)) = rows.first().and_then(|row| row.first()) else {
@@ -281,7 +279,6 @@ impl Tables {
 }
 
 impl Looks {
-    /// SQL for the window.
     fn within(&self, window: &Window) -> Option<String> {
         let column = self.columns.time.as_ref()?.name.replace('"', "\"\"");
         let since = window.since_ms.map(|ms| format!("\"{column}\" >= {}", sql_time(ms)));
@@ -315,7 +312,7 @@ fn requests<'a>(
             table_oid: facts.oid,
             is_partitioned: facts.is_partitioned(),
             order_by: Vec::new(),
-            // As the stream has them.
+            // Columns that the stream publishes.
             columns: facts.published.as_ref().map_or_else(Vec::new, |it| it.columns.clone()),
             condition: condition.map(str::to_owned),
             after: None,
@@ -324,7 +321,7 @@ fn requests<'a>(
     })
 }
 
-/// Reads a stream to its end; false if it was to end before.
+/// Reads a stream to its end; false if the run is stopped.
 fn pour(
     stream: &mut TableStream,
     expected: &mut Expected,
@@ -338,7 +335,7 @@ fn pour(
                 stream.fill(TICK)?;
                 next_look = 0;
             }
-            // It is the last one, and settles what is settled already.
+            // The last keepalive settles only what is already settled.
             Some(Frame::Keepalive { .. }) => stream.consume(),
             Some(frame) => {
                 expected.take(frame, numbers, out)?;
@@ -355,9 +352,9 @@ fn pour(
     Ok(true)
 }
 
-/// Whether a backfill has begun and not ended, as far as progress is kept and can be read.
+/// Whether a backfill has begun and not ended, as far as progress is kept and readable.
 fn has_backfill(plan: &Plan, inspection: &Inspection) -> bool {
-    // Where no progress is kept the name of who holds the slot tells, as long as it runs.
+    // Without progress, the name of the slot's holder shows a running backfill.
     if inspection.slot.as_ref().is_some_and(|slot| holds_for_tables(&slot.holder)) {
         return true;
     }

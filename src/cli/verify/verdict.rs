@@ -1,32 +1,24 @@
-//! What the comparison found: numbers, and the first few of each kind.
-//!
-//! Input: findings, one after the other. Output: a [`Verdict`]. Invariant: numbers are of all findings; of ids and
-//! places only [`SAMPLES_MAX`] of each kind are kept. Pure.
+//! The result of the comparison. Counts cover all findings; only [`SAMPLES_MAX`] ids and places of
+//! each kind are kept.
 
 use postrider_relay::compare::{Entry, IdToken, Kind, Ordered};
 
-/// More are counted and not named: whoever needs all of them looks at less at once.
 pub(super) const SAMPLES_MAX: usize = 20;
 
-/// What can be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Fault {
-    /// A row that the slot has passed has no record, and no dead letter.
+    /// A row that the slot has passed has neither a record nor a dead letter.
     Lost,
-    /// A record came once more.
     Duplicated,
-    /// A record comes after a later one of its key.
+    /// A record follows a later record of its key.
     Reordered,
-    /// A record without row.
     Phantom,
-    /// A record is not what the routing makes of its row today.
+    /// A record differs from what routing makes of its row today.
     Different,
-    /// Several rows have one id.
     NotUnique,
 }
 
 impl Fault {
-    /// All of them, in the order in which they are told.
     pub(super) const ALL: [Self; 6] = [
         Self::Lost,
         Self::Duplicated,
@@ -36,7 +28,6 @@ impl Fault {
         Self::NotUnique,
     ];
 
-    /// Its name in JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -49,12 +40,10 @@ impl Fault {
     }
 }
 
-/// One finding: an id, and a place where that says something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// `None` until it was looked up.
+    /// `None` until the id is looked up.
     pub(super) id: Option<IdToken>,
-    /// A topic's number.
     pub(super) topic: Option<u32>,
     /// Partition and offset of a record.
     pub(super) record: Option<(i32, u64)>,
@@ -65,32 +54,26 @@ impl Finding {
         Self { id: Some(id), topic: None, record: None }
     }
 
-    /// No record is in this topic.
     pub(super) const fn missing(id: IdToken, topic: u32) -> Self {
         Self { id: Some(id), topic: Some(topic), record: None }
     }
 
-    /// A record.
     pub(super) fn at(id: IdToken, record: Option<Entry>) -> Self {
         let place = record.map(|record| (record.partition, record.place));
         Self { id: Some(id), topic: record.map(|record| record.topic), record: place }
     }
 
-    /// A record of which only the place is known.
     pub(super) const fn in_place(record: &Ordered) -> Self {
         let place = (record.partition, record.offset);
         Self { id: None, topic: Some(record.topic), record: Some(place) }
     }
 }
 
-/// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Verdict {
-    /// Rows read.
     pub(super) rows: u64,
-    /// Records read, dead letters included.
     pub(super) records: u64,
-    /// Rows that a rule leaves out.
+    /// Rows that a rule drops.
     pub(super) dropped: u64,
     pub(super) lost: u64,
     pub(super) duplicated: u64,
@@ -98,27 +81,26 @@ pub(super) struct Verdict {
     pub(super) phantom: u64,
     pub(super) different: u64,
     pub(super) not_unique: u64,
-    /// Rows that the slot has not passed, without record.
+    /// Rows without a record that the slot has not passed.
     pub(super) pending: u64,
-    /// Rows whose record may have been there.
+    /// Rows whose record the topic may have removed.
     pub(super) unknown: u64,
-    /// Rows that arrived as dead letters alone.
+    /// Rows that arrived only as dead letters.
     pub(super) dead_lettered: u64,
-    /// Ids of records that have no row.
+    /// Ids of records without a row.
     pub(super) without_row: u64,
-    /// Records that may be newer than what was seen of the tables.
+    /// Records that may be newer than the snapshot of the tables.
     pub(super) newer: u64,
     /// Records that were sent again on purpose.
     pub(super) sent_again: u64,
     /// Records whose order was judged.
     pub(super) ordered: u64,
-    /// Records of which nothing says which order they should have.
+    /// Records whose expected order is unknown.
     pub(super) unordered: u64,
     samples: Vec<(Fault, Finding)>,
 }
 
 impl Verdict {
-    /// How many of a kind there are.
     pub(super) const fn number(&self, fault: Fault) -> u64 {
         match fault {
             Fault::Lost => self.lost,
@@ -130,13 +112,12 @@ impl Verdict {
         }
     }
 
-    /// Whether nothing is wrong; `duplicates`: whether those are.
+    /// Whether nothing is wrong. `duplicates`: whether duplicates count.
     pub(super) fn is_clean(&self, duplicates: bool) -> bool {
         let counts = |fault: &&Fault| duplicates || **fault != Fault::Duplicated;
         Fault::ALL.iter().filter(counts).all(|fault| self.number(*fault) == 0)
     }
 
-    /// The first few of a kind.
     pub(super) fn samples(&self, fault: Fault) -> impl Iterator<Item = &Finding> {
         self.samples.iter().filter(move |(of, _)| *of == fault).map(|(_, finding)| finding)
     }
@@ -152,7 +133,6 @@ impl Verdict {
         }
     }
 
-    /// One more of a kind.
     pub(super) fn find(&mut self, fault: Fault, finding: impl FnOnce() -> Finding) {
         let number = match fault {
             Fault::Lost => &mut self.lost,
@@ -166,25 +146,23 @@ impl Verdict {
         self.sample(fault, finding);
     }
 
-    /// Keeps a finding that was counted.
+    /// Keeps a finding that was already counted.
     pub(super) fn sample(&mut self, fault: Fault, finding: impl FnOnce() -> Finding) {
         if self.samples(fault).count() < SAMPLES_MAX {
             self.samples.push((fault, finding()));
         }
     }
 
-    /// The numbers alone.
     #[cfg(test)]
     pub(super) fn without_samples(self) -> Self {
         Self { samples: Vec::new(), ..self }
     }
 
-    /// Whether a place has no id yet.
     pub(super) fn has_unnamed(&self) -> bool {
         self.samples.iter().any(|(_, finding)| finding.id.is_none())
     }
 
-    /// This record has this id.
+    /// Sets the id of findings at the place of this record.
     pub(super) fn name(&mut self, record: &Entry) {
         let place = (Some(record.topic), Some((record.partition, record.place)));
         for (_, finding) in &mut self.samples {

@@ -1,4 +1,4 @@
-//! Against a judge that keeps everything in memory, and what each kind of finding is.
+//! Tests against a judge that keeps everything in memory, and tests of each kind of finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ fn grouped(entries: &[Entry]) -> (Vec<Entry>, Vec<Entry>, BTreeMap<IdToken, Vec<
     (siblings, entries, by_id)
 }
 
-/// The numbers, by another way: sets of ids and lists of partitions, all in memory.
+/// Computes the numbers with sets of ids and lists of partitions in memory.
 fn naive(entries: &[Entry], terms: &Terms) -> Verdict {
     let (siblings, entries, by_id) = grouped(entries);
     let mut found = Verdict::default();
@@ -177,7 +177,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
             partition: if kind.is_row() { partition } else { partition.max(0) },
             place,
             content,
-            // Of a row its time.
+            // The key of a row is its time.
             key: if kind.is_row() { key * 80 } else { key },
             rank,
             index,
@@ -187,7 +187,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
     })
 }
 
-/// No two records lie in one place.
+/// No two records may share a place.
 fn in_places(mut entries: Vec<Entry>) -> Vec<Entry> {
     let mut taken = BTreeSet::new();
     entries.retain(|entry| {
@@ -238,7 +238,7 @@ fn each_finding_is_named_with_its_place() {
     let record =
         |id, place, rank| Entry { place, rank, flags: flag::RANKED, ..entry(Kind::Record, id) };
     let mut entries: Vec<Entry> = (1..7).map(|id| entry(Kind::Row, id)).collect();
-    // 1 is lost, 2 comes twice, 3 comes after 4, 5 differs, 6 is there twice, 9 was never written.
+    // 1 is lost, 2 is repeated, 3 follows 4, 5 differs, 6 has two rows, 9 was never written.
     entries.push(entry(Kind::Row, 6));
     entries.extend([record(2, 10, 1), record(2, 11, 1), record(4, 12, 4), record(3, 13, 3)]);
     entries.extend([Entry { content: 1, ..record(5, 14, 5) }, record(6, 15, 6), record(9, 16, 7)]);
