@@ -1,9 +1,11 @@
-//! `postrider prune`: deletes old rows of the outbox that every slot has passed, or drops their partitions.
+//! `postrider prune`: deletes old rows of the outbox that every slot has passed, or drops their
+//! partitions.
 //!
-//! Input: an age and the slots that must have passed a row; for each slot its position and the progress in Kafka.
-//! Output: what is old, what is held back and by which slot; with `--execute` the rows are deleted, in small
-//! transactions, and partitions dropped. Invariant: without `--execute` nothing is changed; what the slots had
-//! passed is settled before the first row goes, so that nothing that becomes of a slot meanwhile adds to it.
+//! Input: an age and the slots that must have passed a row; the position and Kafka progress of each
+//! slot. Output: old rows, and rows that a slot holds back; with `--execute` rows are deleted in
+//! small transactions, and partitions dropped. Invariant: without `--execute` nothing changes. The
+//! positions of the slots are fixed before the first row is deleted, so that a later change of a
+//! slot adds no row.
 
 mod ahead;
 pub(super) mod beginning;
@@ -32,13 +34,13 @@ use postrider_relay::{ControlRequest, Meter, Plan, StopSignal, Total, Unit, kafk
 use postrider_service::units::parse_duration;
 use report::{Fate, PrunedPartition, PrunedTable};
 
-/// How often a lock is tried for.
+/// Attempts to get a lock.
 const ATTEMPTS: u32 = 5;
-/// Between two attempts: whoever has the lock needs some time.
+/// Pause between two attempts, for the lock's holder to finish.
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
-/// How soon a second signal is noticed.
+/// Interval of checks for a second signal.
 const ABORT_TICK: Duration = Duration::from_millis(100);
-/// Rows that are counted at once where none is deleted.
+/// Minimum page of rows that are only counted.
 const COUNTED: u32 = 50_000;
 
 /// `prune --older-than TIME [--slot NAME ...] [--execute]`
@@ -83,7 +85,6 @@ pub struct PruneArgs {
     pub execute: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
     needs_slot(&config, "postrider prune")?;
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<ExitCode, Comma
     for name in &plan.config.source.tables {
         tables.push(runtime.block_on(PruneTable::look(&client, name, &columns))?);
     }
-    // Whatever becomes of old rows, new ones have their partitions.
+    // New rows get their partitions even if old rows cannot be deleted.
     let mut left = runtime.block_on(ahead::add(args, &client, &tables, context))?;
     let names = if args.slot.is_empty() {
         vec![plan.config.source.slot.clone()]
@@ -148,7 +149,6 @@ fn columns(outbox: &OutboxSection) -> PruneColumns {
     PruneColumns { id: outbox.names(&outbox.id), age: outbox.names(&outbox.created_at) }
 }
 
-/// One run over all tables.
 struct PruneRun<'a> {
     args: &'a PruneArgs,
     client: &'a Client,
@@ -168,7 +168,7 @@ impl PruneRun<'_> {
         self.stop.most_urgent() >= ControlRequest::Drain
     }
 
-    /// One table, and why it was not done with, if it was not: what was done is done.
+    /// Prunes one table. Returns what was done, even after a failure.
     async fn table(&self, table: PruneTable) -> (PrunedTable, Option<PruneError>) {
         let mut pruned = PrunedTable::default();
         let aborted = async {
@@ -176,7 +176,7 @@ impl PruneRun<'_> {
                 sleep(ABORT_TICK).await;
             }
         };
-        // Postgres rolls back what is open, as the session ends with the program.
+        // The session ends with the program, so Postgres rolls back.
         let failure = tokio::select! {
             done = self.prune(table, &mut pruned) => done.err(),
             () = aborted => None,
@@ -204,7 +204,7 @@ impl PruneRun<'_> {
                     return Ok(());
                 }
                 let object = format!("partition {} of table {}", partition.name, table.name);
-                // Whoever keeps one of them in use mostly has the whole table.
+                // A session that keeps one partition locked usually holds the whole table.
                 let attempts = if locked.is_none() { ATTEMPTS } else { 0 };
                 let Some(done) = self.partition(&table, partition, &cutoff, attempts).await? else {
                     continue;
@@ -228,7 +228,7 @@ impl PruneRun<'_> {
         locked.or(needed).map_or(Ok(()), Err)
     }
 
-    /// What becomes of an old partition. None: others have taken it away.
+    /// Drops or counts an old partition. Returns `None` if another session has removed it.
     async fn partition(
         &self,
         table: &PruneTable,
@@ -236,7 +236,7 @@ impl PruneRun<'_> {
         cutoff: &str,
         attempts: u32,
     ) -> Result<Option<PrunedPartition>, PruneError> {
-        // Before any lock is asked for: most of what is held back is found here.
+        // Most partitions that are held back are found here, before any lock is requested.
         let (client, passed) = (self.client, self.passed);
         let count = async || partition.count(client, table, cutoff, passed).await;
         let mut state = patiently(&format!("partition {}", partition.name), count).await?;
@@ -268,7 +268,7 @@ impl PruneRun<'_> {
         Ok(Some(PrunedPartition { name, until, state, fate }))
     }
 
-    /// Old rows of one table, page by page.
+    /// Deletes or counts old rows of one table, page by page.
     async fn rows(&self, table: PruneTable, pruned: &mut PrunedTable) -> Result<(), PruneError> {
         let object = format!("table {}", table.name);
         let batch = if self.args.execute { self.args.batch } else { self.args.batch.max(COUNTED) };
@@ -292,7 +292,7 @@ impl PruneRun<'_> {
     }
 }
 
-/// Tries again where a lock was not to be had in time.
+/// Retries if a lock was not available in time.
 async fn patiently<T>(
     object: &str,
     mut work: impl AsyncFnMut() -> Result<T, PruneError>,
@@ -312,7 +312,6 @@ async fn patiently<T>(
     }
 }
 
-/// Whether a lock was not to be had in time.
 fn is_lock(error: &ControlError) -> bool {
     matches!(error, ControlError::Connection { source: WalError::Server(server), .. }
         if matches!(server.code.as_str(), "55P03" | "40P01"))

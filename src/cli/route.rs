@@ -1,9 +1,8 @@
-//! `postrider route`: a dry run of routing, which shows what the relay would make of given rows.
+//! `postrider route`: a dry run of routing for given rows.
 //!
-//! Input: rows as JSON lines on stdin, or the newest rows of the tables. Output: one JSON line each on
-//! stdout, in order: a record, a drop, or a rejection. `topics_of_rows` returns only the topics, for
-//! `setup`. Invariant: rows pass through the pipeline that `run` uses, as the bytes that Postgres would
-//! have sent; nothing is sent or acknowledged; equal input gives equal output.
+//! Input: JSON lines on stdin, or the newest rows of the tables. Output: one JSON line each: a
+//! record, a drop, or a rejection. Invariant: rows pass through the pipeline of `run` as bytes from
+//! Postgres; nothing is sent or acknowledged; equal input gives equal output.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufWriter};
@@ -33,13 +32,12 @@ use answer::RouteOutput;
 use line::InputLine;
 use rehearsal::{Rehearsal, StreamRehearsal};
 
-/// How many rows of the table are read unless it is said.
 const LIMIT: u32 = 10;
 
-/// Rows of each table that are asked for their topics.
+/// Newest rows of each table to route for [`topics_of_rows`].
 const TOPICS_OF: u32 = 10_000;
 
-/// Rows of each table that `rehearse_newest` tries.
+/// Newest rows of each table to route for [`rehearse_newest`].
 const TRIED: u32 = 1_000;
 
 /// `route [--debezium FILE] [--from-database [--limit N]]`
@@ -72,7 +70,6 @@ pub struct RouteArgs {
     pub limit: u32,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let loaded = load(args, context)?;
     let source = loaded.config.source.clone();
@@ -94,7 +91,7 @@ pub(crate) fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Comma
     answer_all(texts.map(|text| text.map(|text| line::parse(&text))), &mut rehearsal, out)
 }
 
-/// The topics that the newest rows of the tables are routed to, as `run` would.
+/// Topics of the newest rows, for `setup`.
 pub(super) async fn topics_of_rows(
     client: &Client,
     config: &Config,
@@ -108,17 +105,13 @@ pub(super) async fn topics_of_rows(
     Ok(topics)
 }
 
-/// What would become of a table's newest rows.
 pub(super) struct RehearsedRows {
-    /// How many.
     pub(super) rows: usize,
-    /// Where their records would go.
     pub(super) topics: BTreeSet<String>,
-    /// Why rows would be rejected, one for each.
+    /// One reason per rejected row.
     pub(super) rejected: Vec<String>,
 }
 
-/// Tries the newest rows of the tables, as `run` would deliver them.
 pub(super) async fn rehearse_newest(
     client: &Client,
     config: &Config,
@@ -135,7 +128,7 @@ pub(super) async fn rehearse_newest(
     Ok(rehearsed)
 }
 
-/// What would become of messages of a stream, for each row.
+/// Results for messages of a stream, per row.
 pub(super) fn rehearse_stream(
     config: &Config,
     (inspection, wanted): (&Inspection, &Requirements),
@@ -150,13 +143,12 @@ pub(super) fn rehearse_stream(
     Ok(lines)
 }
 
-/// Where the record of a row would go, or why it would be rejected; neither, if a rule drops it.
+/// Topic of a row's record, or reason of its rejection; neither if a rule drops the row.
 pub(super) struct Destination {
     pub(super) topic: Option<String>,
     pub(super) rejection: Option<String>,
 }
 
-/// Tells where rows of one table would go, as `run` would deliver them.
 pub(super) fn destinations(
     config: &Config,
     table: &TableName,
@@ -170,7 +162,7 @@ pub(super) fn destinations(
     answers.collect()
 }
 
-/// The configuration. A dry run of lines reaches no database, so none need be named.
+/// Loads the configuration. A dry run of lines needs no database.
 fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, CommandFailure> {
     let nowhere = FlagValue {
         key: "source.url",
@@ -184,7 +176,8 @@ fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, CommandFailure> {
     }
 }
 
-/// One answer a line. A line that is no row is answered as rejected, and told at the end.
+/// Writes one answer per line. A line that is not a row is answered as rejected, and reported at
+/// the end.
 fn answer_all(
     lines: impl Iterator<Item = io::Result<Result<InputLine, line::LineError>>>,
     rehearsal: &mut Rehearsal,

@@ -1,9 +1,9 @@
-//! `postrider setup`: creates outbox table, publication, slot and topics where they are missing.
+//! `postrider setup`: creates missing outbox table, publication, slot and topics.
 //!
-//! Input: the configured names, and topics to create. Output: the SQL and the topic commands on stdout
-//! (`--print`), or a database and topics that are ready, and a list of what was created or existed.
-//! Invariant: it can be run any number of times, and `--print` changes nothing; a slot that would leave out
-//! existing rows is made only with `--from-now`.
+//! Input: the configured names, and topics to create. Output: the SQL and the topic commands on
+//! stdout (`--print`), or a ready database and topics, and a list of what was created or existed.
+//! Invariant: setup can be repeated; `--print` changes nothing; a slot that would leave out
+//! existing rows is created only with `--from-now`.
 
 mod beginning;
 mod complete;
@@ -115,7 +115,6 @@ pub enum PartitionBy {
     Day,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let existing_tables = !args.table.is_empty();
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
@@ -124,12 +123,12 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
         Some(file) => EachStream::of(context, load_imported(file, context, flags)?),
         None => EachStream::load(context, flags)?,
     };
-    // What is printed is for `psql`, which is in one database.
+    // The printed script is for `psql`, which connects to one database.
     if args.print && streams.are_several() && !context.json() {
         let names = streams.all().iter().filter_map(|one| one.stream.clone()).collect();
         return Err(ConfigError::SeveralStreams { names }.into());
     }
-    // Before anything is made.
+    // All names are checked before anything is created.
     for stream in streams.all() {
         check_names(args.topics.as_deref().unwrap_or(&[]), &stream.config)?;
     }
@@ -168,7 +167,7 @@ fn of_stream(
     let runtime = super::runtime()?;
     let made = runtime.block_on(make(&plan, &relay, progress.as_ref(), &mut done));
     if args.existing == Some(ExistingRows::Send) {
-        // It makes none for them.
+        // With `--existing send` no slot is created.
         let has_slot = done.made.iter().any(|made| made.object.starts_with("replication slot"));
         done.remarks.push(if has_slot { HAS_SLOT } else { TO_BACKFILL }.to_owned());
     }
@@ -177,7 +176,7 @@ fn of_stream(
         let is_missing = existing_tables && failure.is(ErrorCode::TABLE_MISSING);
         if is_missing { failure.help(NO_SUCH_TABLE) } else { failure }
     });
-    // Rows are written before there is a slot, too.
+    // Topics are created even without a slot, because rows may be written before it exists.
     let lacks_slot_alone = |failure: &CommandFailure| {
         [ErrorCode::NO_FREE_SLOT, ErrorCode::MAY_NOT_REPLICATE]
             .into_iter()
@@ -185,7 +184,7 @@ fn of_stream(
     };
     let may_go_on = made.as_ref().err().is_none_or(lacks_slot_alone);
     let topics = if may_go_on { done.remaining_topics(args, &relay) } else { Ok(()) };
-    // What was made before something failed was made.
+    // Objects created before a failure are printed too.
     done.print(streams, stream)?;
     made.and(topics).map(|()| ExitCode::Ok)
 }
@@ -216,14 +215,14 @@ async fn make(
     if !now.server.may_replicate {
         return Err(another_role(now.server.role));
     }
-    // Kafka is told first, so that a slot without progress is none of ours. At least once that is no
-    // condition, so that a database can be made ready without brokers.
+    // Kafka gets the progress first, so that a slot without progress is never one of Postrider's.
+    // At-least-once delivery does not require this: a database can be prepared without brokers.
     let begins = relay.config.kafka.delivery == Delivery::ExactlyOnce || progress.is_some();
     let mut delivered = None;
     let mut begun = None;
     if begins {
         let ready = plan.ready_for_slot(&client).await?;
-        // Else it would be made as the brokers please.
+        // Otherwise the brokers would create the topic with their defaults.
         done.make_topics(&relay.kafka, progress.map_or(&[], std::slice::from_ref))?;
         delivered = begin_stream(relay, &client, &ready).await?;
         begun = delivered.is_none().then_some(ready);
@@ -244,7 +243,7 @@ async fn make(
     Ok(())
 }
 
-/// The rest is made; the slot is for somebody who may.
+/// Failure that says that only the slot is missing, and which role can create it.
 fn another_role(role: String) -> CommandFailure {
     let error = ControlError::RoleMayNotReplicate { role };
     let grant = error.hint().unwrap_or_default();
@@ -263,8 +262,7 @@ const HAS_SLOT: &str = "the slot exists: rows of before it are not sent by `post
 const NO_SUCH_TABLE: &str = "--table must name an existing table: correct the name; to create the \
                              table, leave --table out and set source.tables to its name";
 
-/// Refuses names for topics that no row could go to: nothing of the relay's or Kafka's own is made as
-/// a topic for rows.
+/// Refuses topic names that no row can go to, such as the relay's or Kafka's own topics.
 fn check_names(names: &[String], config: &Config) -> Result<(), CommandFailure> {
     let spec = config.topics_spec();
     let names = names.iter().map(|name| name.trim()).filter(|name| !name.is_empty());
@@ -288,7 +286,6 @@ fn check_names(names: &[String], config: &Config) -> Result<(), CommandFailure> 
     if mistakes.is_empty() { Ok(()) } else { Err(ConfigError::Mistakes(mistakes).into()) }
 }
 
-/// Topics that are to be there; none unless asked for.
 fn wanted_topics(
     args: &SetupArgs,
     config: &Config,
@@ -302,7 +299,7 @@ fn wanted_topics(
         route::topics_of_rows(&client, config).await
     });
     match found {
-        // Printed for somebody who makes the table first.
+        // `--print` is for a user who creates the table first.
         Err(error) if may_lack_table && error.is(ErrorCode::TABLE_MISSING) => {}
         found => names.extend(own_topics(found, &names)?),
     }
@@ -319,8 +316,9 @@ fn wanted_topics(
     Ok(wanted)
 }
 
-/// The topics of rows. Who names topics needs no others: the relay's role may have no right to read the
-/// table. Who names none is told which right that is, and has the other topics made.
+/// Topics of rows. If topics are named, no others are needed: the relay's role may not be able to
+/// read the table. If none are named, the error states the missing right, and the other topics are
+/// created.
 fn own_topics(
     found: Result<BTreeSet<String>, CommandFailure>,
     named: &BTreeSet<String>,
@@ -341,7 +339,7 @@ fn own_topics(
     }
 }
 
-/// That topic, where topics were asked for and progress is kept.
+/// The progress topic, if topics were asked for and progress is kept.
 fn progress_topic(args: &SetupArgs, config: &Config) -> Option<WantedTopic> {
     let is_kept = config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once;
     if args.topics.is_none() || !is_kept {
@@ -351,7 +349,7 @@ fn progress_topic(args: &SetupArgs, config: &Config) -> Option<WantedTopic> {
     Some(WantedTopic { replication: args.replication.unwrap_or(topic.replication), ..topic })
 }
 
-/// What became of everything.
+/// Results of all steps.
 #[derive(Debug, Default)]
 struct Done {
     made: Vec<Made>,
@@ -359,12 +357,11 @@ struct Done {
     topics: MadeTopics,
     unguarded: Vec<UnboundedTable>,
     remarks: Vec<String>,
-    /// What a stream was begun of whose slot was made here.
+    /// State of the source before the slot was created, if a stream was begun.
     begun: Option<Inspection>,
 }
 
 impl Done {
-    /// Makes those that are missing.
     fn make_topics(
         &mut self,
         kafka: &KafkaSpec,
@@ -380,14 +377,13 @@ impl Done {
         Ok(())
     }
 
-    /// Makes those that were asked for, but for what is made already.
+    /// Creates the topics that were asked for and do not exist yet.
     fn remaining_topics(&mut self, args: &SetupArgs, relay: &Plan) -> Result<(), CommandFailure> {
         let mut wanted = wanted_topics(args, &relay.config, false)?;
         wanted.retain(|topic| !self.topics.has(&topic.name));
         self.make_topics(&relay.kafka, &wanted)
     }
 
-    /// Notes where the new slot begins.
     fn mark_beginning(&self, relay: &Plan, runtime: &Runtime) -> Result<(), CommandFailure> {
         let Some((ready, slot)) = self.begun.as_ref().zip(self.slot.as_ref()) else {
             return Ok(());
@@ -422,7 +418,6 @@ impl Done {
             "remarks": self.remarks, "unguarded": open_tables(&self.unguarded),
         });
         let mut lines = String::new();
-        // Writing to a string cannot fail.
         for object in created {
             let _ = writeln!(lines, "created: {object}");
         }
@@ -461,7 +456,7 @@ fn print(
     let step = |step: &SetupStep| json!({ "object": step.object, "sql": step.sql });
     let value = json!({ "steps": steps.iter().map(step).collect::<Vec<_>>(), "topics": commands });
     let mut script: Vec<String> = steps.iter().map(|step| step.sql.clone()).collect();
-    // Comments, so that all of it is still for psql.
+    // Topic commands are comments, so that the whole script runs in psql.
     script.extend(commands.iter().map(|command| format!("-- {command}\n")));
     streams.print(stream, &script.join("\n"), || value)
 }

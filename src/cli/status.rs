@@ -1,10 +1,8 @@
-//! `postrider status`: the state of a stream on one screen.
+//! `postrider status`: the state of a stream on one screen, or one JSON object; with `--watch`
+//! repeatedly.
 //!
-//! Input: the configuration; Postgres, Kafka, and the relay's own metrics where they are served. Output: for each stream a
-//! line each for database, slot, relay, brokers, progress and dead letters, or one JSON object; with `--watch` again and again.
-//! Invariant: nothing is written; each part that does not answer has a line that says so, and the others stay as they
-//! are; exit code 1 if the slot is missing, lost or read by nobody, if the relay at `http.bind` hangs, is not ready or is
-//! paused, or if Postgres or Kafka does not answer.
+//! Invariant: nothing is written. A part that does not answer has a line that says so, and does not
+//! affect the others.
 
 mod gather;
 pub(super) mod relay;
@@ -40,7 +38,7 @@ pub struct StatusArgs {
     pub watch: Option<Duration>,
 }
 
-/// How often, at most, the servers are asked.
+/// Shortest interval at which servers are asked.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 
 fn parse_pause(text: &str) -> Result<Duration, String> {
@@ -51,10 +49,8 @@ fn parse_pause(text: &str) -> Result<Duration, String> {
     Ok(pause)
 }
 
-/// Clears a terminal, and begins at its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Runs it.
 pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let streams = EachStream::load(context, Vec::new())?;
     loop {

@@ -1,8 +1,8 @@
 //! `postrider top`: a running relay on the whole terminal, refreshed each second.
 //!
-//! Input: the relay's `/api/v1/streams`, `/api/v1/state` and `/api/v1/history`, keys. Output: a screen that
-//! [`screen::render`] draws from a [`Model`]. Invariant: the terminal is given back as it was, however the command ends
-//! (key, SIGTERM, SIGHUP, panic); nothing waits for the relay but the thread that asks it; the screen says in words what its colours say.
+//! Input: the relay's `/api/v1/streams`, `/api/v1/state` and `/api/v1/history`, keys. Output: a
+//! screen that [`screen::render`] draws. Invariant: the terminal is restored however the command
+//! ends (key, SIGTERM, SIGHUP, panic); only the asking thread waits for the relay.
 
 mod ends;
 mod model;
@@ -29,9 +29,8 @@ use ends::{events, is_terminal_gone, listen_for_signals};
 use model::{Columns, Model, State};
 use screen::View;
 
-/// Between two questions.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How soon a signal, the end of the terminal, and what the relay answered, is noticed.
+/// Interval of checks for signals, answers, and the end of the terminal.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `top [--url URL]`
@@ -51,21 +50,20 @@ pub struct TopArgs {
     pub url: Option<String>,
 }
 
-/// The relay to ask.
 struct Target {
     address: SocketAddr,
-    /// Name of the stream to show, if the relay has several.
     stream: Option<String>,
 }
 
-/// An entry of `/api/v1/streams`, which is empty for a relay with a single stream.
+/// Entry of `/api/v1/streams`, which is empty for a relay with a single stream.
 #[derive(serde::Deserialize)]
 struct StreamEntry {
     name: String,
 }
 
 impl Target {
-    /// The part of a query that names the stream, with the `&` that ends it; empty for a relay with a single stream.
+    /// Part of a query that names the stream, with the `&` after it; empty for a relay with a
+    /// single stream.
     fn query(&self, streams: &[StreamEntry]) -> Result<String, String> {
         let names = || streams.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
         match &self.stream {
@@ -85,10 +83,8 @@ impl Target {
     }
 }
 
-/// What the relay said, or why it said nothing.
 type Reply = Result<(State, Columns), String>;
 
-/// Runs it.
 pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let target = match &args.url {
         Some(url) => Target { address: address_of(url)?, stream: context.only().map(Into::into) },
@@ -107,11 +103,12 @@ pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, Command
     let failed = |error: &std::io::Error| {
         CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X022, error, None)
     };
-    // It also sees to it that a panic gives the terminal back.
+    // This also installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
     let shown = show(&mut terminal, model, view, (&replies, &ended));
     let shown = shown.and(terminal.show_cursor());
-    // Dropped with a hidden cursor, it prints to stderr, and panics if that was the terminal, too.
+    // Dropped with a hidden cursor, the terminal prints to stderr, and panics if stderr was the
+    // terminal.
     std::mem::forget(terminal);
     let restored = ratatui::try_restore();
     if is_terminal_gone() {
@@ -124,7 +121,6 @@ fn usage(what: &str) -> CommandFailure {
     CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what)
 }
 
-/// The stream that is configured, and where its relay serves HTTP.
 fn configured(context: &Context) -> Result<Target, CommandFailure> {
     let loaded = context.read(Vec::new())?;
     let bind = loaded.config.http.bind.map(reachable).filter(|address| address.port() != 0);
@@ -136,7 +132,6 @@ fn configured(context: &Context) -> Result<Target, CommandFailure> {
     Ok(Target { address, stream: loaded.stream })
 }
 
-/// The address in `http://HOST:PORT/`, or in `HOST:PORT`.
 fn address_of(url: &str) -> Result<SocketAddr, CommandFailure> {
     let wrong = |why: String| {
         usage(&why)
@@ -144,19 +139,18 @@ fn address_of(url: &str) -> Result<SocketAddr, CommandFailure> {
     };
     let rest = url.strip_prefix("http://").unwrap_or(url);
     let authority = rest.split('/').next().unwrap_or_default();
-    // What stands before an `@` may be a password, and is not repeated.
+    // Text before an `@` may be a password, and is not repeated.
     if rest.contains("://") || authority.contains('@') {
         return Err(wrong("--url is no http://HOST:PORT".to_owned()));
     }
     let found = authority.to_socket_addrs();
     let found = found.map_err(|error| wrong(format!("--url names no address: {error}")))?;
     let mut found: Vec<_> = found.collect();
-    // A relay listens at 127.0.0.1 unless it is told otherwise, and `localhost` is also ::1.
+    // By default a relay listens at 127.0.0.1, but `localhost` may resolve to ::1 first.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.first().copied().ok_or_else(|| wrong("--url names no address".to_owned()))
 }
 
-/// Draws until a key, a signal or the end of the terminal ends it.
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     mut model: Model,
@@ -186,21 +180,20 @@ fn show(
             }
             Ok(Event::Resize(..)) => drawn = None,
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-            // Nothing can be read any more.
+            // The asking thread has ended.
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
     Ok(())
 }
 
-/// In raw mode Ctrl-C is a key like others.
+/// In raw mode Ctrl-C is an ordinary key.
 fn is_end(key: KeyEvent) -> bool {
     let is_control_c =
         key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     is_control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
 }
 
-/// Asks until nobody listens any more.
 fn ask_for_ever(target: &Target, replies: &Sender<Reply>) {
     let mut known_ms = 0;
     loop {

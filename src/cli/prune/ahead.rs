@@ -1,7 +1,5 @@
-//! `postrider prune --ahead`: partitions of the days to come.
-//!
-//! Input: the tables, how many days ahead, `--execute` or not. Output: the days that had no partition, and what
-//! became of each; the first one that could not be made, after all tables were gone through: it keeps no old row.
+//! `postrider prune --ahead`: creates partitions of the coming days. A failure is returned after
+//! all tables, because it must not keep old rows.
 
 use std::fmt::Write as _;
 
@@ -16,10 +14,10 @@ use postrider_postgres::control::prune::{
     Added, Day, PruneError, PruneTable, add_day, missing_days,
 };
 
-/// A day that had no partition. `None`: it was not to be made.
+/// A day without a partition; `None` without `--execute`.
 type Outcome = (Day, Option<Added>);
 
-/// Makes what is missing, and prints a line for each day. Returns why the first one was not made that was not.
+/// Creates missing partitions, and prints a line per day. Returns the first failure.
 pub(super) async fn add(
     args: &PruneArgs,
     client: &Client,
@@ -46,7 +44,7 @@ pub(super) async fn add(
     Ok(failure)
 }
 
-/// Tries again where a lock was not to be had in time.
+/// Retries if a lock was not available in time.
 async fn patiently(
     args: &PruneArgs,
     client: &Client,
@@ -95,7 +93,6 @@ fn print(
     }
     let mut text = String::new();
     for (day, added) in outcomes {
-        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "partition {}, from {} until {}: {}",
@@ -108,7 +105,6 @@ fn print(
     context.print(&text)
 }
 
-/// For programs, and for people.
 const fn word(added: Option<Added>) -> (&'static str, &'static str) {
     match added {
         None => ("create", "would be created"),

@@ -1,9 +1,8 @@
-//! Since when a slot has delivered every row, as the progress in Kafka shows it.
+//! The beginning of a slot's stream, since which every row was delivered, from the progress in
+//! Kafka.
 //!
-//! Input: the slot's position, the source, and the newest progress of the slot. Output: the beginning of its
-//! stream; or why nothing shows it; or what the relay's gate refuses, such as a slot that is ahead of the progress.
-//! Invariant: the slot's position was read before the progress, which is ahead of it as long as the slot is the
-//! one that the relay delivers from; so a slot that was made anew is found out, however it was made.
+//! Invariant: the slot's position was read before the progress. The progress is ahead of it only if
+//! the relay delivers from this slot, so a recreated slot is detected.
 
 use tokio::runtime::Runtime;
 
@@ -15,12 +14,11 @@ use postrider_postgres::control::Client;
 use postrider_postgres::control::prune::SlotPosition;
 use postrider_relay::{Plan, RelayError};
 
-/// Of a relay that keeps none.
+/// Reason if the relay keeps no progress.
 pub(crate) const UNKEPT: &str = "no progress is kept in Kafka";
 const NONE: &str = "Kafka has no progress of it";
 const BROKEN: &str = "its progress names no beginning, or tables or publication were changed since";
 
-/// The beginning, or why it is not known.
 pub(super) fn known(
     plan: &Plan,
     runtime: &Runtime,
@@ -40,7 +38,7 @@ pub(super) fn known(
     Ok(named_by(&stream).map_err(RelayError::from)?)
 }
 
-/// The beginning that the progress names, or why it names none.
+/// Beginning in the progress, or why there is none.
 pub(crate) fn named_by(stream: &StreamPosition) -> Result<Result<Since, &'static str>, GateError> {
     if stream.progress.is_none() {
         return Ok(Err(NONE));

@@ -1,7 +1,5 @@
-//! What `postrider prune` says of a table: as text, or as one JSON object a line.
-//!
-//! Input: counts of rows, what became of partitions, and what each slot holds back. Output: the same shape for a
-//! plan and for what was done.
+//! Output of `postrider prune` for a table, as text or as one JSON object per line. A plan and a
+//! result have equal shape.
 
 use std::fmt::Write as _;
 
@@ -12,46 +10,35 @@ use crate::failure::CommandFailure;
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::prune::{Held, Page, PartitionState, Passed};
 
-/// What became of a table, or would.
 #[derive(Debug, Default)]
 pub(super) struct PrunedTable {
-    /// Rows before it are old.
+    /// Rows before this time are old.
     pub(super) cutoff: String,
-    /// Old rows that were looked at one by one.
+    /// Old rows that were examined one by one.
     pub(super) old: u64,
-    /// Those that every slot has passed.
+    /// Old rows that every slot has passed.
     pub(super) passed: u64,
-    /// Those that were deleted.
     pub(super) deleted: u64,
-    /// What each slot holds back of those.
+    /// Rows that each slot holds back.
     pub(super) held: Vec<Held>,
-    /// Old partitions.
     pub(super) partitions: Vec<PrunedPartition>,
 }
 
-/// A partition whose upper bound is old.
 #[derive(Debug)]
 pub(super) struct PrunedPartition {
-    /// Its name.
     pub(super) name: TableName,
-    /// Its upper bound.
     pub(super) until: String,
-    /// What is in it.
     pub(super) state: PartitionState,
-    /// What becomes of it.
     pub(super) fate: Fate,
 }
 
-/// What becomes of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It would be dropped.
     Droppable,
-    /// It was dropped.
     Dropped,
-    /// Rows in it may not go.
+    /// Rows in it must not be deleted.
     Kept,
-    /// Others use it.
+    /// Other sessions use it.
     Locked,
     /// Other objects depend on it.
     Needed,
@@ -80,7 +67,6 @@ impl Fate {
 }
 
 impl PrunedTable {
-    /// Adds a page.
     pub(super) fn add(&mut self, page: &Page) {
         self.old += page.old;
         self.passed += page.passed;
@@ -88,7 +74,7 @@ impl PrunedTable {
         add_held(&mut self.held, &page.held);
     }
 
-    /// What each slot holds back in all, of rows and in partitions.
+    /// Rows that each slot holds back, including those in partitions.
     fn held_in_all(&self) -> Vec<Held> {
         let mut held = self.held.clone();
         for partition in &self.partitions {
@@ -106,7 +92,6 @@ fn add_held(sum: &mut Vec<Held>, more: &[Held]) {
     }
 }
 
-/// Prints what became of a table.
 pub(super) fn print(
     table: &TableName,
     pruned: &PrunedTable,
@@ -151,7 +136,6 @@ fn to_json(table: &TableName, pruned: &PrunedTable, passed: &Passed, executed: b
 fn to_text(table: &TableName, pruned: &PrunedTable, passed: &Passed, executed: bool) -> String {
     let PrunedTable { cutoff, passed: may_go, deleted, .. } = pruned;
     let mut text = format!("table {table}, rows from before {cutoff}\n");
-    // Writing to a string cannot fail.
     let _ = if executed {
         writeln!(text, "  rows deleted: {deleted}")
     } else {

@@ -1,8 +1,6 @@
 //! The output of `postrider route` for one row: a line of JSON.
 //!
-//! Input: a record, a reason why the row was dropped, or a rejection. Output: a `RouteOutput`, which
-//! displays as JSON and knows the record's topic. A timestamp that would be the commit time is null, since
-//! a dry run has no commit.
+//! A timestamp that would be the commit time is null, because a dry run has no commit.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,14 +12,12 @@ use crate::marks::Mark;
 use crate::tail::pretty;
 use postrider_core::route::{Record, Rejection};
 
-/// One line of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteOutput(Value);
 
 impl RouteOutput {
-    /// The row's record. `timestamp_ms` is `None` where the commit time would be used. A null value
-    /// is a tombstone; Debezium's word for it is kept to those that its option made
-    /// (`null_is_tombstone`).
+    /// Output for a record. `timestamp_ms` is `None` if the commit time would be used. A null value
+    /// is called a tombstone only if `null_is_tombstone`, as Debezium's option does.
     pub(super) fn record(
         record: &Record<'_>,
         timestamp_ms: Option<i64>,
@@ -37,12 +33,11 @@ impl RouteOutput {
         Self(line)
     }
 
-    /// Where its record goes, if it has one.
     pub(super) fn topic(&self) -> Option<String> {
         self.0.get("topic")?.as_str().map(str::to_owned)
     }
 
-    /// Why it has none, if it would be rejected.
+    /// Reason and code of a rejection.
     pub(super) fn rejection(&self) -> Option<String> {
         let text = |name: &str| self.0.get(name).and_then(Value::as_str);
         let is_rejected = self.0.get("rejected").is_some();
@@ -51,7 +46,7 @@ impl RouteOutput {
         })
     }
 
-    /// Writes it for people at a terminal, as `tail` does.
+    /// Writes it for a terminal, as `tail` does.
     pub(crate) fn write_pretty(&self, out: &mut impl Write, color: bool) -> io::Result<()> {
         let text = |name: &str| self.0.get(name).and_then(Value::as_str).unwrap_or_default();
         let topic = text("topic");
@@ -81,18 +76,18 @@ impl RouteOutput {
         lines.write(out, color)
     }
 
-    /// Nothing is sent, and that is right.
+    /// A row that is correctly not sent.
     pub(super) fn dropped(reason: &str) -> Self {
         Self(json!({ "dropped": true, "reason": reason }))
     }
 
-    /// The row would be dead-lettered, or stop the relay, as the policy says.
+    /// A row that would be dead-lettered, or stop the relay, depending on the policy.
     pub(super) fn rejected(code: &str, reason: &str) -> Self {
         Self(json!({ "rejected": true, "code": code, "reason": reason }))
     }
 }
 
-/// Bytes of a line as a terminal may safely show them.
+/// Bytes of a line without control characters.
 fn text_of(bytes: Option<&Value>, null: &str) -> String {
     match bytes {
         Some(Value::String(text)) => shown(Some(text.as_bytes()), null),

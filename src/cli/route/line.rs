@@ -1,49 +1,46 @@
-//! Parses a line of input of `postrider route`: an insert, update, delete, logical message or tombstone.
+//! Parses a line of input of `postrider route`: an insert, update, delete, logical message or
+//! tombstone.
 //!
-//! Input: one JSON object with the row, its columns and their types. Output: an `InputLine` with the values
-//! as Postgres would print them, or a `LineError` that names the member at fault.
+//! Output: an [`InputLine`] with values as Postgres would print them, or a [`LineError`] that names
+//! the wrong member.
 
 use serde_json::{Map, Value};
 
 use super::types::{self, ColumnType};
 use postrider_core::outbox::{TableName, type_oid as oid};
 
-/// One change.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct InputLine {
     pub(super) change: InputChange,
-    /// `None`: the first outbox table.
+    /// `None` means the first outbox table.
     pub(super) table: Option<TableName>,
     pub(super) columns: Vec<InputColumn>,
 }
 
-/// A column of the line's table, and its value in the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InputColumn {
     pub(super) name: String,
     pub(super) declared: ColumnType,
-    /// As Postgres prints it; `None` is NULL.
+    /// Value as Postgres prints it; `None` is NULL.
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum InputChange {
-    /// `c`, and `r`: a row that is there.
+    /// `c`, and `r`: an existing row.
     Insert,
     Update,
     Delete,
-    /// What `pg_logical_emit_message` wrote.
+    /// A message of `pg_logical_emit_message`.
     Message {
         transactional: bool,
         prefix: String,
         content: Vec<u8>,
     },
-    /// What Kafka Connect puts behind a delete, which Postgres does not send.
+    /// The tombstone that Kafka Connect adds after a delete. Postgres does not send it.
     Tombstone,
 }
 
-/// Why a line is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LineError {
     #[error("it is not JSON: {0}")]
@@ -64,7 +61,6 @@ pub(super) enum LineError {
     Hex(String),
 }
 
-/// Reads a line.
 pub(super) fn parse(text: &[u8]) -> Result<InputLine, LineError> {
     let value = serde_json::from_slice(text).map_err(|error| LineError::Json(error.to_string()))?;
     let Value::Object(line) = value else { return Err(LineError::NotAnObject) };
@@ -92,7 +88,7 @@ fn object<'a>(
     value.as_object().ok_or(LineError::NoObject(name))
 }
 
-/// In the order of `types`; what only the row has comes after, as text.
+/// Columns in the order of `types`, then others of the row as text.
 fn columns(
     types: &Map<String, Value>,
     row: Option<&Map<String, Value>>,
@@ -133,7 +129,7 @@ fn message(line: &Map<String, Value>) -> Result<InputChange, LineError> {
     })
 }
 
-/// A value as Postgres prints it in text format.
+/// Value as Postgres prints it in text format.
 fn printed(name: &str, value: &Value, type_oid: u32) -> Result<Option<Vec<u8>>, LineError> {
     let bytes = match value {
         Value::Null => return Ok(None),
@@ -157,7 +153,6 @@ fn printed(name: &str, value: &Value, type_oid: u32) -> Result<Option<Vec<u8>>, 
     Ok(Some(bytes))
 }
 
-/// A bytea's text.
 fn hex(bytes: &[u8]) -> Vec<u8> {
     let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
     let digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);

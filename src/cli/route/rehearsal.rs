@@ -1,8 +1,7 @@
-//! Runs rows through the relay's own pipeline, so that a dry run gives the answer that `run` would give.
+//! Runs rows through the relay's own pipeline, so that a dry run answers as `run` would.
 //!
-//! Input: one `InputLine` at a time. Output: a `RouteOutput`. Each row is encoded as pgoutput messages: a
-//! transaction of one change, with the description of its table. A record counts as stored at once. What
-//! `run` would stop at is a rejection here, and nothing is sent.
+//! Each row is encoded as a pgoutput transaction of one change, with the description of its table.
+//! Records count as stored at once. An error that would stop `run` is a rejection here.
 
 use super::answer::RouteOutput;
 use super::line::{InputChange, InputLine};
@@ -17,19 +16,18 @@ use postrider_postgres::wal::Frame;
 use postrider_relay::Plan;
 use postrider_relay::kafka_spec;
 
-/// Any; the relation cache goes by it.
+/// Arbitrary key of the relation cache.
 const TABLE_OID: u32 = 1;
 
-/// The commit time of every transaction here: no column can give a record this time, so it tells
-/// where the commit time would be used.
+/// Commit time of every transaction here. No column can produce this time, so it marks records that
+/// would get the commit time.
 const COMMIT_MS: i64 = -1;
 
-/// Answers lines one after the other.
 pub(super) struct Rehearsal {
     plan: Plan,
     table: TableName,
     null_is_tombstone: bool,
-    /// The pipeline for tables of the shape last seen.
+    /// Pipeline for the table shape seen last.
     stage: Option<RehearsalPipeline>,
 }
 
@@ -37,7 +35,7 @@ struct RehearsalPipeline {
     shape: Shape,
     pipeline: Pipeline,
     null_is_tombstone: bool,
-    /// Where the next transaction's commit record begins.
+    /// LSN of the next commit record.
     next: u64,
 }
 
@@ -45,8 +43,8 @@ struct RehearsalPipeline {
 type Shape = Vec<(TableName, String)>;
 
 impl Rehearsal {
-    /// Rows that cannot be delivered are to come back, whatever the policy says. `null_is_tombstone`:
-    /// whether every null value is called a tombstone.
+    /// Overrides the policy, so that undeliverable rows are returned. `null_is_tombstone`: whether
+    /// every null value is called a tombstone.
     pub(super) fn new(mut config: Config, null_is_tombstone: bool) -> Self {
         config.route.rejected = Rejected::Skip;
         let first = config.source.tables.first().cloned();
@@ -55,7 +53,6 @@ impl Rehearsal {
         Self { plan, table, null_is_tombstone, stage: None }
     }
 
-    /// What becomes of one change.
     pub(super) fn answer(&mut self, line: &InputLine) -> Result<RouteOutput, CommandFailure> {
         if line.change == InputChange::Tombstone {
             return Ok(RouteOutput::dropped("tombstone"));
@@ -72,18 +69,16 @@ impl Rehearsal {
         let Some(stage) = &mut self.stage else { return Ok(RouteOutput::dropped("unknown")) };
         let answer = stage.transaction(line, &table);
         if answer.is_err() {
-            // A pipeline that gave up is not used again.
+            // A failed pipeline is not reused.
             self.stage = None;
         }
         Ok(answer.unwrap_or_else(|error| given_up(&error)))
     }
 }
 
-/// Answers messages of a stream one after the other.
 pub(super) struct StreamRehearsal(RehearsalPipeline);
 
 impl StreamRehearsal {
-    /// Of tables with these columns that are declared NOT NULL, and these OIDs.
     pub(super) fn new(
         mut config: Config,
         (not_null, oids): (Shape, Vec<(TableName, u32)>),
@@ -100,7 +95,6 @@ impl StreamRehearsal {
         }))
     }
 
-    /// What becomes of a message.
     pub(super) fn answer(
         &mut self,
         start: Lsn,
@@ -110,7 +104,7 @@ impl StreamRehearsal {
     }
 }
 
-/// What `run` would stop at is a rejection here.
+/// An error that would stop `run` is a rejection here.
 fn given_up(error: &PipelineError) -> RouteOutput {
     let code = match error {
         PipelineError::Updated { .. } => "update",
@@ -173,13 +167,12 @@ impl RehearsalPipeline {
         self.frame(&data).map(|_| ())
     }
 
-    /// What a message of the stream comes to; nothing, if it is no row or is left out.
+    /// Answer for a message; `None` if it is not a row or is left out.
     fn message(&mut self, start: Lsn, data: &[u8]) -> Result<Option<RouteOutput>, PipelineError> {
         let sent_us = PgTime::from_unix_us(COMMIT_MS * 1000).0;
         self.take(Frame::Wal { start, sent_us, data })
     }
 
-    /// What a frame came to; a record counts as sent and stored at once.
     fn frame(&mut self, data: &[u8]) -> Result<Option<RouteOutput>, PipelineError> {
         self.message(Lsn::ZERO, data)
     }
@@ -224,7 +217,7 @@ fn write_change(line: &InputLine, end: Lsn, data: &mut Vec<u8>) {
     }
 }
 
-/// Why nothing is sent, by what was counted.
+/// Reason for sending nothing, from the changed counter.
 fn reason(before: &Counters, after: &Counters) -> &'static str {
     if after.updates > before.updates {
         "update"

@@ -1,8 +1,5 @@
 //! Reads the newest rows of the configured tables over SQL, for `route --from-database` and `setup
-//! --topics`.
-//!
-//! Input: a connection, tables, a limit for each. Output: one `InputLine` per row, oldest first, as if it
-//! had just been inserted. Rows with a character that UTF8 lacks are left out, with a warning.
+//! --topics`. Rows with a character that UTF8 lacks are left out, with a warning.
 
 use super::line::{InputChange, InputColumn, InputLine};
 use super::types::ColumnType;

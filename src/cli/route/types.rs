@@ -1,11 +1,10 @@
-//! Parses the column types that a line of input of `postrider route` declares, written as in SQL.
+//! Parses the column types of `postrider route`, written as in SQL, such as `varchar(255) null`.
 //!
-//! Input: `varchar(255) null`. Output: `ColumnType`: OID, type modifier and nullability, as in the catalog,
-//! since pgoutput describes a table by them. An unknown name is a type whose values are text.
+//! Output: OID, type modifier and nullability as in the catalog, for pgoutput. An unknown name is a
+//! type whose values are text.
 
 use postrider_core::outbox::type_oid as oid;
 
-/// What a column is declared as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ColumnType {
     pub(super) type_oid: u32,
@@ -13,10 +12,10 @@ pub(super) struct ColumnType {
     pub(super) is_nullable: bool,
 }
 
-/// Of a length, of a precision and scale, in `pg_attribute.atttypmod`.
+/// Offset of a length, or of precision and scale, in `pg_attribute.atttypmod`.
 const HEADER_BYTES: i32 = 4;
 
-/// Reads `numeric(10,2) default 0 null`. Only the words ` null` make a column nullable.
+/// Parses `numeric(10,2) default 0 null`. Only the words ` null` make a column nullable.
 pub(super) fn parse(text: &str) -> ColumnType {
     let text = text.trim().to_ascii_lowercase();
     let is_nullable = text.ends_with(" null") && !text.ends_with("not null");
@@ -33,7 +32,7 @@ pub(super) fn parse(text: &str) -> ColumnType {
     let (element, is_array) = name.strip_suffix("[]").map_or((name.as_str(), false), |e| (e, true));
     let element = type_oid(element);
     let type_oid = if is_array { oid::array_of(element).unwrap_or(oid::TEXT) } else { element };
-    // An array has its elements' modifier.
+    // An array has the modifier of its elements.
     ColumnType { type_oid, modifier: modifier(element, &numbers), is_nullable }
 }
 
@@ -51,7 +50,7 @@ fn type_oid(name: &str) -> u32 {
         "timestamp with time zone" => oid::TIMESTAMPTZ,
         "time without time zone" => oid::TIME,
         "time with time zone" => oid::TIMETZ,
-        // The type that is called `char` in the catalog is written in quotes.
+        // The catalog's type `char` is written in quotes.
         "character" | "char" => oid::BPCHAR,
         name => oid::by_name(name.as_bytes()).unwrap_or(oid::TEXT),
     }

@@ -1,9 +1,8 @@
-//! Notes in Kafka where the stream of a slot that `setup` has just made begins, so that `prune` can tell which
-//! rows the slot has delivered.
+//! Records in Kafka where the stream of a new slot begins, so that `prune` knows which rows the
+//! slot has delivered.
 //!
-//! Input: what the stream was begun of, and the new slot. Output: the first progress record, once more, with the
-//! beginning in it. Invariant: it is written while the slot is held, and only if nothing was delivered yet: a
-//! relay that was faster notes its own beginning.
+//! Invariant: the record is written while this command holds the slot, and only if nothing was
+//! delivered yet. A relay that was faster records its own beginning.
 
 use std::time::Duration;
 
@@ -19,10 +18,9 @@ use postrider_postgres::control::{self, Inspection, MadeSlot};
 use postrider_postgres::wal::{Class, Connection, SessionParams};
 use postrider_relay::Plan;
 
-/// How long the server may take to take its leave.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Notes the beginning, unless a relay has the slot already.
+/// Records the beginning, unless a relay already has the slot.
 pub(super) fn mark(
     relay: &Plan,
     runtime: &Runtime,
@@ -48,12 +46,11 @@ pub(super) fn mark(
     if found.is_none_or(|found| found.mark == Mark::default()) {
         let sample = control::held_sample(&client, &source.slot, process);
         let sample = runtime.block_on(sample)?;
-        // Rows that come from now on are committed behind the slot's beginning, and there were none before.
+        // Without earlier rows, every row commits behind the slot's beginning.
         let xid = if made.left_behind.is_empty() { 0 } else { sample.next_xid };
         lineage.since = Some(Since::first(sample.confirmed_flush, xid));
         write_progress(&relay.kafka, &Progress { lineage, mark: Mark::default(), backfill: None })?;
     }
-    // It is let go of in any case.
     let _ = held.finish(FINISH_LIMIT);
     Ok(())
 }

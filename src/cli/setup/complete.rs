@@ -1,8 +1,7 @@
-//! What `postrider doctor --fix` has `setup` make: what is missing, and nothing else.
+//! The part of `setup` that `postrider doctor --fix` runs: creates only missing objects.
 //!
-//! Input: a relay's plan, whether table, publication or slot are missing, and topics. Output: what would be created, or
-//! was. Invariant: what `setup` refuses is refused here: a slot that would leave rows behind above all; what exists
-//! stays, so that a run that was cut off is completed by the next one.
+//! Invariant: refusals of `setup` apply, above all for a slot that would leave rows behind.
+//! Existing objects stay, so that a repeated run completes an interrupted one.
 
 use tokio::runtime::Runtime;
 
@@ -12,7 +11,7 @@ use postrider_kafka::{Purpose, WantedTopic};
 use postrider_postgres::control::{Became, Inspection, SetupChoices, SetupPlan, connect};
 use postrider_relay::{Plan, RelayError};
 
-/// What `setup` would create of table, publication and slot, in its order.
+/// Objects that `setup` would create, in its order.
 pub(crate) fn missing(relay: &Plan, runtime: &Runtime) -> Result<Vec<String>, CommandFailure> {
     let plan = plan(relay)?;
     let now = runtime.block_on(async {
@@ -22,7 +21,7 @@ pub(crate) fn missing(relay: &Plan, runtime: &Runtime) -> Result<Vec<String>, Co
     Ok(objects(relay, &now))
 }
 
-/// Makes it, and these topics. Comes with what was created in any case.
+/// Creates these objects and topics. Returns what was created even after a failure.
 pub(crate) fn complete(
     relay: &Plan,
     runtime: &Runtime,

@@ -1,8 +1,5 @@
-//! `postrider setup` where rows are polled: the outbox table with the columns that rows are marked in, an index of the
-//! rows that wait, a trigger that tells of new ones, and topics.
-//!
-//! Input: the arguments and the configuration. Output: the SQL and the topic commands (`--print`), or a database and
-//! topics that are ready, and a list of what was created or existed. Invariant: what is about a slot is refused.
+//! `postrider setup` if rows are polled: creates the outbox table with columns for marks, an index
+//! of waiting rows, a trigger that notifies of new ones, and topics. Options of a slot are refused.
 
 use super::{Done, SetupArgs, print, wanted_topics};
 use crate::each_stream::EachStream;
@@ -13,7 +10,6 @@ use postrider_config::{Config, Loaded, PollMark};
 use postrider_postgres::control::{OutboxPartitions, PollSetup, PollSetupMark, connect};
 use postrider_relay::{Plan, kafka_spec};
 
-/// Runs it.
 pub(super) fn run(
     args: &SetupArgs,
     streams: &EachStream<'_>,

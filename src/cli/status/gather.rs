@@ -1,7 +1,5 @@
-//! Gathers what `postrider status` shows, from each side on its own.
-//!
-//! Input: the configuration. Output: a [`Status`], which prints itself. Invariant: a side that does not answer leaves the
-//! others as they are.
+//! Gathers the sides of `postrider status` independently: a side that does not answer does not
+//! affect the others.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -23,30 +21,27 @@ use postrider_kafka::{Lineage, cluster_facts, newest_progress, topic_bounds};
 use postrider_postgres::control::{self, ServerFacts, SlotFacts, SlotSample};
 use postrider_relay::Plan;
 
-/// How long Postgres may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// See the module. What does not answer is the text of its error.
+/// State of all sides. A side that does not answer has the text of its error.
 pub(super) struct Status {
     pub(super) server: String,
-    /// Its name; `None`: rows are polled.
+    /// Name of the slot; `None` if rows are polled.
     pub(super) slot: Option<String>,
     pub(super) postgres: Result<Source, String>,
     pub(super) relay: Result<RelayFacts, Silence>,
     pub(super) brokers: Result<usize, String>,
-    /// `kafka.brokers`.
     pub(super) kafka_brokers: Vec<String>,
-    /// Where the progress in Kafka is; `None`: none is kept.
+    /// Position of the progress in Kafka; `None` if none is kept.
     pub(super) progress: Option<Result<Option<Place>, String>>,
-    /// Offsets in the dead-letter topic; `None`: there is no such topic.
+    /// Offsets in the dead-letter topic; `None` if there is no such topic.
     pub(super) dead_letters: Result<Option<u64>, String>,
     pub(super) dead_letter_topic: String,
 }
 
-/// How far the progress in Kafka is.
 pub(super) struct Place {
     pub(super) end: Lsn,
-    /// `backfill` or `repair`, if one has begun and not ended: `end` counts what it has delivered.
+    /// `backfill` or `repair`, if one has not ended: `end` then counts what it has delivered.
     pub(super) unfinished: Option<&'static str>,
 }
 
@@ -63,10 +58,10 @@ impl Place {
     }
 }
 
-/// What the server knows. No table is looked at: one that somebody locks, or that is large, holds nothing up.
+/// Facts of the server. No table is read, because a locked or large table would block.
 pub(super) struct Source {
     pub(super) server: ServerFacts,
-    /// `None` if there is no such slot; without a sample, it is still being created.
+    /// `None` if there is no such slot. Without a sample, it is being created.
     pub(super) slot: Option<(SlotFacts, Option<SlotSample>)>,
 }
 
@@ -76,7 +71,6 @@ fn told(failure: &CommandFailure) -> String {
 }
 
 impl Status {
-    /// Asks everybody.
     pub(super) fn gather(config: &Config, stream: Option<&str>) -> Result<Self, CommandFailure> {
         let plan = Plan::of(config.clone());
         let runtime = crate::runtime()?;
@@ -127,20 +121,19 @@ impl Status {
         })
     }
 
-    /// Whether rows are delivered, as far as this shows.
+    /// Whether rows are delivered, as far as this is visible.
     pub(super) fn is_sound(&self) -> bool {
         let is_read = |source: &Source| self.slot_mark(source) != Mark::Bad;
         let has_source = self.postgres.as_ref().is_ok_and(is_read);
         let has_relay = match &self.relay {
             Ok(relay) => relay.is_ready && relay.paused.is_none(),
             Err(Silence::Hangs(_)) => false,
-            // It may run elsewhere: a slot that is read says so.
+            // The relay may run elsewhere, which a slot in use shows.
             Err(Silence::None(_) | Silence::Nowhere(_)) => true,
         };
         has_source && has_relay && self.brokers.is_ok()
     }
 
-    /// For people, in lines of at most this many columns.
     pub(super) fn to_text(&self, width: Option<usize>, color: bool) -> String {
         marked_text(&self.lines(), width, color)
     }
@@ -163,7 +156,7 @@ impl Status {
         match &self.relay {
             Ok(relay) => line(relay_mark(relay), "relay", &self.relay_text(relay)),
             Err(why @ Silence::Hangs(_)) => line(Mark::Bad, "relay", &why.to_string()),
-            // It may run elsewhere.
+            // The relay may run elsewhere.
             Err(why) => line(Mark::Unknown, "relay", &why.to_string()),
         }
         match &self.brokers {
@@ -185,7 +178,6 @@ impl Status {
 
     fn relay_text(&self, relay: &RelayFacts) -> String {
         let RelayFacts { is_ready, state, paused, confirmed, oldest_seconds, .. } = relay;
-        // Whole seconds are enough for people.
         #[expect(clippy::cast_possible_truncation, reason = "a time that people read")]
         let uptime = duration(relay.uptime_seconds as i64);
         let ready = if *is_ready { "ready" } else { "not ready" };
@@ -198,7 +190,6 @@ impl Status {
             "{ready}, {state}, up for {uptime}; {} confirmed; {oldest}",
             counted(*confirmed, "record")
         );
-        // Writing to a string cannot fail.
         let _ = match &relay.status {
             Some(status) => write!(text, ". {}", status.what()),
             None if relay.failing.is_empty() => Ok(()),
@@ -232,7 +223,7 @@ impl Status {
         let topic = &self.dead_letter_topic;
         match &self.dead_letters {
             Ok(Some(0)) => (Mark::Good, format!("none in topic `{topic}`")),
-            // Offsets are counted, which receipts and markers of transactions have, too.
+            // The count of offsets includes receipts and markers of transactions.
             Ok(Some(records)) => (
                 Mark::Attention,
                 format!("at most {records} in topic `{topic}`: postrider dead-letters list"),
@@ -292,7 +283,6 @@ impl Status {
         )
     }
 
-    /// For scripts.
     pub(super) fn to_json(&self) -> Value {
         let error = |why: &String| json!({ "error": why });
         let slot = match &self.postgres {

@@ -1,8 +1,7 @@
-//! Asks a running relay for its metrics and its readiness, over the HTTP that it serves.
+//! Asks a running relay for its metrics and its readiness over HTTP.
 //!
-//! Input: `http.bind`, and the slot that is meant. Output: [`RelayFacts`], or a [`Silence`]. Invariant: an answer is awaited
-//! for a bounded time and up to a bounded size; the relay of another slot is none of ours; a standby and a paused relay read
-//! nothing, so that their age of the oldest transaction is not known.
+//! Input: `http.bind`, and the expected slot. Output: [`RelayFacts`], or a [`Silence`]. Invariant:
+//! time and size of an answer are bounded; the relay of another slot is ignored.
 
 use std::fmt;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -12,32 +11,28 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How long the relay may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// The page of metrics of a relay with 1,000 topics is smaller.
+/// The metrics of a relay with 1,000 topics are smaller.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// What a relay says of itself.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RelayFacts {
-    /// Every check of its readiness holds.
+    /// Whether all readiness checks pass.
     pub(crate) is_ready: bool,
-    /// Such as `streaming`.
+    /// For example `streaming`.
     pub(crate) state: String,
-    /// The checks that do not hold, with what they say.
+    /// Failing readiness checks, with their text.
     pub(crate) failing: Vec<String>,
-    /// What it says of its pause, if it is paused.
     pub(crate) paused: Option<String>,
-    /// Records that the brokers have confirmed since it was started.
+    /// Records confirmed since the relay started.
     pub(crate) confirmed: u64,
-    /// Age of the oldest transaction that is not acknowledged, in seconds; `None`: it does not read the slot, or is paused,
-    /// and does not know.
+    /// Age of the oldest unacknowledged transaction, in seconds; `None` if the relay is paused or
+    /// does not read the slot.
     pub(crate) oldest_seconds: Option<f64>,
-    /// Seconds since it was started.
     pub(crate) uptime_seconds: f64,
-    /// Whether it is the one that reads the slot, or polls.
+    /// Whether the relay reads the slot or polls, and is not a standby.
     pub(crate) reads_slot: bool,
-    /// Only of a relay that is not ready, and serves its dashboard.
+    /// Only for a relay that is not ready and serves its dashboard.
     pub(crate) status: Option<RelayStatus>,
 }
 
@@ -53,38 +48,34 @@ pub(crate) struct RelayStatus {
 }
 
 impl RelayStatus {
-    /// Headline and cause.
     pub(crate) fn what(&self) -> String {
         let cause = self.cause.as_ref().map(|cause| format!(" {cause}")).unwrap_or_default();
         format!("{}.{cause}", self.headline)
     }
 
-    /// Advice, which may hold the command.
     pub(crate) fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
 
-    /// Command to run next, unless the advice holds it.
+    /// Command to run next, unless the help contains it.
     pub(crate) fn command(&self) -> Option<&str> {
         let help = self.help().unwrap_or_default();
         self.command.as_deref().filter(|command| !help.contains(command))
     }
 
-    /// Advice and command, each on a line.
     pub(crate) fn steps(&self) -> Vec<String> {
         let command = self.command().map(|command| format!("Run: {command}"));
         self.help().map(str::to_owned).into_iter().chain(command).collect()
     }
 }
 
-/// Why there are no [`RelayFacts`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// No address to ask is configured.
+    /// No address is configured.
     Nowhere(String),
-    /// No relay of this slot is there.
+    /// No relay of this slot answers.
     None(String),
-    /// Something took the connection, and does not answer.
+    /// A process accepted the connection and does not answer.
     Hangs(String),
 }
 
@@ -95,7 +86,7 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Asks. `slot`: that of the relay; `None`: rows are polled. `stream`: its name, if it has one.
+/// Asks the relay. `slot` is `None` if rows are polled; `stream` is its name, if it has one.
 pub(crate) fn relay_facts(
     bind: Option<SocketAddr>,
     slot: Option<&str>,
@@ -168,7 +159,7 @@ fn status(address: SocketAddr, stream: Option<&str>) -> Option<RelayStatus> {
     serde_json::from_value(state.get_mut("status")?.take()).ok()
 }
 
-/// Where one connects to what listens there.
+/// Address to connect to for a listener at `bind`.
 pub(crate) const fn reachable(bind: SocketAddr) -> SocketAddr {
     let host = match bind.ip() {
         IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -178,12 +169,11 @@ pub(crate) const fn reachable(bind: SocketAddr) -> SocketAddr {
     SocketAddr::new(host, bind.port())
 }
 
-/// The body of an answer, whatever its status.
 fn get(address: SocketAddr, path: &str) -> Result<String, Silence> {
     answer(address, path).map(|(_, body)| body)
 }
 
-/// Status and body of an answer. HTTP/1.0: it ends with the connection.
+/// Status and body of an answer. HTTP/1.0: the body ends with the connection.
 pub(crate) fn answer(address: SocketAddr, path: &str) -> Result<(u16, String), Silence> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)
         .map_err(|error| Silence::None(format!("no relay answers at {address}: {error}")))?;
@@ -211,7 +201,7 @@ fn ask(stream: &mut TcpStream, address: SocketAddr, path: &str) -> std::io::Resu
     Ok(answer)
 }
 
-/// The lines of one of several streams, as a relay of its own would have them.
+/// Metrics of one of several streams, without the label of the stream.
 fn of_stream(page: &str, name: &str) -> String {
     let label = format!("stream=\"{name}\"");
     let lines = page.lines().filter_map(|line| {
@@ -226,7 +216,7 @@ fn of_stream(page: &str, name: &str) -> String {
     lines.collect()
 }
 
-/// The value of a metric, by its name and labels as they are printed.
+/// Value of a metric, by its name and labels as printed.
 fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }

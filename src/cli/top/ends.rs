@@ -1,7 +1,7 @@
 //! Ends `postrider top`: signals, and a terminal that vanishes.
 //!
-//! Input: signals, events and the state of the terminal. Output: a flag, and a channel of events. Invariant: nothing here
-//! waits on the terminal but the thread that reads events, so that a signal ends the program whatever the terminal does.
+//! Invariant: only the thread that reads events waits on the terminal, so that a signal always ends
+//! the program.
 
 use std::io::stdin;
 use std::sync::Arc;
@@ -17,11 +17,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 
-/// Time that a drawing may take after a signal. A write to a terminal that nobody reads from never ends.
+/// Time that a drawing may take after a signal. A write to a terminal that nobody reads from never
+/// ends.
 const DRAWING_MAX: Duration = Duration::from_millis(500);
 
-/// Events of the terminal. crossterm reads in a loop that does not end at the end of input. The loop also blocks within an
-/// incomplete escape sequence. A thread of its own calls it for both reasons.
+/// Events of the terminal, read by a separate thread. crossterm's loop does not end at the end of
+/// input, and blocks within an incomplete escape sequence.
 pub(super) fn events() -> Receiver<Event> {
     let (sender, events) = channel();
     std::thread::spawn(move || {
@@ -34,7 +35,6 @@ pub(super) fn events() -> Receiver<Event> {
     events
 }
 
-/// Whether the other side of the terminal is closed.
 pub(super) fn is_terminal_gone() -> bool {
     let stdin = stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
@@ -43,12 +43,12 @@ pub(super) fn is_terminal_gone() -> bool {
         && fds.iter().any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
-/// SIGTERM, SIGINT and SIGHUP end it as a key does.
+/// Ends the program on SIGTERM, SIGINT and SIGHUP.
 pub(super) fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFailure> {
     let runtime = crate::runtime()?;
     let signals = {
         let _runtime = runtime.enter();
-        // Before anything is drawn: the default action would leave the terminal in raw mode.
+        // Must precede drawing: the default action would leave the terminal in raw mode.
         [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal)
     };
     let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = signals else { return Ok(()) };
@@ -60,9 +60,9 @@ pub(super) fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFa
                 _ = hangup.recv() => {}
             }
             ended.store(true, Ordering::Relaxed);
-            // The program has ended by then, unless it draws on a terminal that nobody reads.
+            // The program has usually ended by now, unless it draws on a terminal that nobody
+            // reads.
             tokio::time::sleep(DRAWING_MAX).await;
-            // A terminal that has vanished needs no settings.
             let _ = disable_raw_mode();
             std::process::exit(ExitCode::Ok.number().into());
         });

@@ -1,7 +1,6 @@
-//! What `postrider top` knows of a relay.
+//! The data of `postrider top`, from `/api/v1/state` and `/api/v1/history`.
 //!
-//! Input: answers of `/api/v1/state` and `/api/v1/history`, or why there was none. Output: the values that the screen shows.
-//! Invariant: the past is bounded by [`SAMPLES_MAX`]; a rate is told only of two samples that nothing lies between.
+//! Invariant: the history is bounded by [`SAMPLES_MAX`]; a rate needs two adjacent samples.
 
 use std::time::Duration;
 
@@ -10,12 +9,12 @@ use serde::Deserialize;
 use super::Reply;
 use crate::status::relay::RelayStatus;
 
-/// Seconds of the charts: more than a terminal is wide.
+/// Seconds of the charts: more than the columns of a terminal.
 const SAMPLES_MAX: usize = 300;
-/// Two samples that are further apart lie before and after a pause, in milliseconds.
+/// Samples further apart than this, in milliseconds, enclose a pause.
 const APART_MS: i64 = 5_000;
 
-/// What the relay says of this moment; see `/api/v1/state`.
+/// Current state; see `/api/v1/state`.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct State {
     pub(super) condition: String,
@@ -32,7 +31,6 @@ pub(super) struct State {
     pub(super) restarts: Vec<(String, u64)>,
 }
 
-/// A part of the way.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Link {
     pub(super) name: String,
@@ -75,7 +73,6 @@ impl Unavailable {
     }
 }
 
-/// See `/api/v1/history`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Columns {
     at_ms: Vec<i64>,
@@ -86,7 +83,6 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// When the last sample was taken.
     pub(super) fn last_ms(&self) -> Option<i64> {
         self.at_ms.last().copied()
     }
@@ -104,30 +100,26 @@ impl Columns {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// Who is asked.
     pub(super) address: String,
     /// Name of the stream, if the configuration or the command names one.
     pub(super) stream: Option<String>,
-    /// What it said last.
     pub(super) state: Option<State>,
     past: Columns,
-    /// Why it did not answer the last time.
+    /// Why the last question had no answer.
     pub(super) silence: Option<String>,
-    /// How old `state` is.
+    /// Age of `state`.
     pub(super) age: Duration,
 }
 
 impl Model {
-    /// Nothing is known yet.
     pub(super) fn of(address: String, stream: Option<String>) -> Self {
         let (past, age) = (Columns::default(), Duration::ZERO);
         Self { address, stream, state: None, past, silence: None, age }
     }
 
-    /// What was said, or that nothing was; what was said before stays.
+    /// Takes an answer. After a failure the last answer stays.
     pub(super) fn take(&mut self, reply: Reply) {
         match reply {
             Ok((state, columns)) => {
@@ -139,24 +131,22 @@ impl Model {
         }
     }
 
-    /// So long ago it answered last.
     pub(super) fn answered_before(&mut self, age: Duration) {
         self.age = age;
     }
 
-    /// How many topics there are.
     pub(super) fn topics(&self) -> usize {
         self.state.as_ref().map_or(0, |state| state.topics.len())
     }
 
-    /// State of the relay in its own sentences, if somebody should look. That it catches up, its condition says.
+    /// Status of the relay, if it needs attention. Catching up is already stated by the condition.
     pub(super) fn trouble(&self) -> Option<&RelayStatus> {
         let state = self.state.as_ref()?;
         let is_calm = state.status.level == "ok" || state.condition == "catching up";
         (!is_calm).then_some(&state.status)
     }
 
-    /// Records a second, the oldest first; `None` where it is not known.
+    /// Records per second, oldest first; `None` if unknown.
     pub(super) fn rates(&self) -> Vec<Option<f64>> {
         let pairs = self.past.at_ms.windows(2).zip(self.past.confirmed.windows(2));
         let rate = |(times, counts): (&[i64], &[u64])| {
@@ -176,7 +166,6 @@ impl Model {
         [last(&self.past.p50_us), last(&self.past.p95_us), last(&self.past.p99_us)]
     }
 
-    /// The 99th percentiles, the oldest first.
     pub(super) fn p99_us(&self) -> &[Option<u64>] {
         &self.past.p99_us
     }

@@ -1,8 +1,8 @@
 //! Draws `postrider top`.
 //!
-//! Input: a [`Model`], and what the person chose ([`View`]). Output: a frame. Invariant: a pure function of both; in 80 columns
-//! and 24 lines everything has its place, and on a smaller terminal the lower parts are cut off; a number is shown whole or
-//! not at all; each state is said in words, so that colours add nothing.
+//! Input: a [`Model`], and the user's choices ([`View`]). Output: a frame. Invariant: a pure
+//! function. Everything fits in 80 columns and 24 lines; a smaller terminal loses the lower parts.
+//! A number is whole or absent. Words state what colours state.
 
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
@@ -16,21 +16,19 @@ use crate::counted::grouped;
 use crate::doctor::check::bytes as bytes_text;
 use crate::marks::{Mark, shortened, wrapped};
 
-/// What the person chose.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// The first topic that is shown.
+    /// First topic to show.
     pub(super) first: usize,
-    /// The keys are explained.
+    /// Whether the keys are explained.
     pub(super) explains: bool,
     pub(super) has_colors: bool,
 }
 
-/// Topics that a Page key passes.
 const PAGE: usize = 5;
 
 impl View {
-    /// A key that does not end it.
+    /// Handles a key that does not end the program.
     pub(super) fn press(&mut self, key: KeyCode, topics: usize) {
         let last = topics.saturating_sub(1);
         self.first = match key {
@@ -52,7 +50,6 @@ impl View {
         if self.has_colors { style.fg(color_of(mark)) } else { style }
     }
 
-    /// A state behind its sign.
     fn state(&self, is: &str) -> Span<'static> {
         let mark = mark_of(is);
         Span::styled(format!("{} {is}", mark.sign()), self.style(mark))
@@ -91,7 +88,6 @@ h, ?          this text                                 move through the topics
 What is wrong, and how to put it right: postrider doctor
 Dead letters, each with its reason:     postrider dead-letters list";
 
-/// See the module.
 pub(super) fn render(frame: &mut Frame, model: &Model, view: &View) {
     let [title, says, body, keys] = Layout::vertical([
         Constraint::Length(1),
@@ -114,7 +110,7 @@ pub(super) fn render(frame: &mut Frame, model: &Model, view: &View) {
     frame.render_widget(Paragraph::new(help).style(Style::new().add_modifier(Modifier::DIM)), keys);
 }
 
-/// The parts that fit, in order of their importance.
+/// Title with the parts that fit, most important first.
 fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
     let condition = match (&model.silence, &model.state) {
         (Some(_), _) => "no answer".to_owned(),
@@ -142,7 +138,7 @@ fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
     line
 }
 
-/// Why nothing moves, and what to do, if something is wrong.
+/// Reason of a problem and what to do, if there is one.
 fn says_text(model: &Model) -> (Mark, String) {
     match (&model.silence, model.trouble()) {
         (None, None) => (Mark::Good, String::new()),
@@ -161,12 +157,12 @@ fn says_text(model: &Model) -> (Mark, String) {
     }
 }
 
-/// Lines above the chain, at most: the parts below need the others of 24.
+/// Maximum of lines above the chain: the parts below need the rest of 24.
 const SAYS_MAX: usize = 5;
 
 fn says_height(model: &Model, width: u16) -> u16 {
     let (width, (_, text)) = (usize::from(width.max(1)), says_text(model));
-    // A word that is wider than a line continues in the next line.
+    // A word wider than a line continues in the next.
     let rest = |word: &str| word.chars().count().saturating_sub(1) / width;
     let lines =
         |line: &str| wrapped(line, width).len() + line.split_whitespace().map(rest).sum::<usize>();
@@ -197,10 +193,10 @@ fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model),
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), counts);
 }
 
-/// Columns from which on the parts of the chain stand side by side.
+/// Minimum width at which the parts of the chain are side by side.
 const CHAIN_WIDTH: u16 = 72;
 
-/// What a part of the chain does. What has failed is said above, and longer.
+/// Text for a part of the chain. A failure is already shown above.
 fn detail(link: &Link) -> &str {
     if link.is == "failed" { "" } else { &link.detail }
 }
@@ -237,11 +233,9 @@ fn render_chain(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     }
 }
 
-/// A number.
 struct Cell {
     name: &'static str,
     value: String,
-    /// Whether somebody should look.
     mark: Mark,
 }
 
@@ -259,15 +253,16 @@ impl Cell {
     }
 }
 
-/// Age of the oldest transaction from which on rows are late: a healthy relay confirms within a second.
+/// Age of the oldest transaction at which rows are late: a healthy relay confirms within a second.
 const LATE_SECONDS: f64 = 10.0;
-/// Age from which on they are stuck: a relay without progress for so long is not ready.
+/// Age at which rows are stuck: a relay without progress for this long is not ready.
 const STUCK_SECONDS: f64 = 30.0;
 
-/// Shares of the width, in a grid.
+/// Shares of the width.
 const GRID: [u16; 3] = [3, 5, 3];
 
-/// One cell after the other, in lines of this width, where a grid would cut some. One that fits in no line is left out.
+/// Packs cells into lines of this width if a grid would cut some. A cell wider than a line is left
+/// out.
 fn packed(cells: &[[Cell; 3]; 3], width: u16, view: &View) -> Option<Vec<Line<'static>>> {
     const GAP: usize = 3;
     let room = usize::from(width.saturating_sub(2));
@@ -368,20 +363,19 @@ fn render_charts(frame: &mut Frame, area: Rect, model: &Model, view: &View) {
     chart(frame, latencies, (title, &latency), view);
 }
 
-/// The last values, which a chart of this width has room for.
+/// Newest values that fit a chart of this width.
 fn shown<T>(values: &[T], width: u16) -> &[T] {
     let first = values.len().saturating_sub(usize::from(width));
     values.get(first..).unwrap_or_default()
 }
 
-/// The longest title of a chart that fits.
+/// Longest title that fits.
 fn title_of(long: &str, short: &str, most: &str, area: Rect) -> String {
     let titles = [format!("{long}, peak {most}"), format!("{short} peak {most}"), short.to_owned()];
     let fits = |title: &String| title.chars().count() <= usize::from(area.width);
     titles.into_iter().find(fits).unwrap_or_default()
 }
 
-/// The last values, the newest at the right.
 fn chart(frame: &mut Frame, area: Rect, (title, values): (String, &[u64]), view: &View) {
     let [head, bars] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
     frame.render_widget(Paragraph::new(title), head);
@@ -436,24 +430,21 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     frame.render_widget(Table::new(rows.into_iter().map(line), widths).header(head), area);
 }
 
-/// Columns of the table.
 const PLACES: usize = 6;
 const HEAD: [&str; PLACES] =
     ["topic", "records", "records/s", "dead letters", "bytes", "unavailable"];
-/// Widths of the columns behind the topic, if what they show needs no more. In 80 columns there is room for all and for a
-/// topic that rows wait for.
+/// Minimum widths of the columns behind the topic. At 80 columns all fit, and a topic that rows
+/// wait for.
 const WIDTHS: [(usize, u16); PLACES - 1] = [(1, 10), (2, 9), (3, 12), (4, 8), (5, 11)];
-/// The columns in the order in which they are left out.
+/// Columns in the order in which they are left out.
 const SPARED: [usize; PLACES - 1] = [4, 3, 2, 5, 1];
-/// A topic's name has at least so much room.
 const NAME_MIN: u16 = 12;
 
-/// Why records cannot be sent to a topic, behind its sign.
 fn unavailable(topic: &super::model::Unavailable) -> String {
     format!("{} {}", Mark::Bad.sign(), topic.to_text())
 }
 
-/// The columns that are shown whole beside a name, and their widths.
+/// Columns that fit beside a name, with their widths.
 fn columns(rows: &[[String; PLACES]], width: u16) -> Vec<(usize, u16)> {
     let widest = |place: usize| {
         let cells = rows.iter().filter_map(|row| row.get(place));
@@ -503,7 +494,7 @@ fn latency_text(us: Option<u64>) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a time that people read")]
     let shown = |us: u64, unit_us: u64, unit: &str| {
         let amount = us as f64 / unit_us as f64;
-        // What would be rounded to 10.0 has no decimal.
+        // Amounts that round to 10.0 get no decimal.
         let decimals = usize::from(amount < 9.95);
         format!("{amount:.decimals$} {unit}")
     };

@@ -1,4 +1,4 @@
-//! What the screen shows, as text, in 80 columns and 24 lines.
+//! Tests of the screen as text.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -61,7 +61,6 @@ fn screen(model: &Model, view: &View, (width, height): (u16, u16)) -> String {
 
 const LARGE: (u16, u16) = (80, 24);
 
-/// Holds the screen in each width to its file.
 fn holds_snapshots(name: &str, model: &Model) {
     for width in WIDTHS {
         let shown = screen(model, &View::default(), (width, 24));
@@ -180,7 +179,6 @@ fn any_terminal_and_any_relay_can_be_drawn() {
     }
 }
 
-/// The digits of a text, number by number.
 fn numbers(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| !c.is_ascii_digit() && c != ',');
     words.map(|word| word.trim_matches(',')).filter(|digits| !digits.is_empty()).collect()
