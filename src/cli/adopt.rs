@@ -1,11 +1,10 @@
-//! `postrider adopt`: writes the slot's position to Kafka as the relay's new progress. An operator runs it
-//! after a relay refused (exit code 70) a slot that does not match the progress in Kafka.
+//! `postrider adopt`: writes the slot's position to Kafka as the relay's new progress, after a
+//! relay refused the slot with exit code 70.
 //!
-//! Input: the configured slot and the progress in Kafka. Output: a plan, as text or JSON, that says which
-//! rows would be delivered again or left out; with `--execute` also a new progress record. Invariant:
-//! without `--execute` nothing is written; with it the command holds the slot and, for exactly-once
-//! delivery, fences off older producers, so that no relay delivers meanwhile. Nothing is acknowledged to
-//! Postgres.
+//! Output: a plan that states which rows would be repeated or left out; with `--execute` also a
+//! progress record. Invariant: without `--execute` nothing is written. With it, the command holds
+//! the slot and, for exactly-once delivery, fences off older producers, so that no relay delivers
+//! concurrently. Nothing is acknowledged to Postgres.
 
 use std::time::Duration;
 
@@ -31,7 +30,6 @@ use postrider_postgres::wal::{Connection, SessionParams, Stream, WalError};
 use postrider_relay::kafka_spec;
 use postrider_relay::{Plan, RelayError};
 
-/// How long the server may take to take its leave.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 const UNREAD: &str = "nothing was written: check that kafka.brokers can be reached with \
@@ -55,7 +53,6 @@ pub struct AdoptArgs {
     pub execute: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
     needs_slot(&config, "postrider adopt")?;
@@ -69,27 +66,27 @@ pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Comma
         print(&base, false, context)?;
         return Ok(ExitCode::Ok);
     }
-    // What a cluster of one broker cannot do better, the relay says.
+    // Remarks about a cluster with one broker are left to the relay.
     for finding in ensure_progress_topic(kafka)?.iter().filter(|one| one.grade < Grade::Remark) {
         tracing::warn!(help = finding.help, "{finding}");
     }
-    // From here on no relay has the slot, and from the fencing on none can write what it still has.
+    // From here on no relay has the slot; after the fencing none can write records that it still
+    // holds.
     let process = connection.server_process()?;
     let held = source.hold(connection)?;
     if source.fences() {
         fence_off(kafka, &base.lineage)?;
     }
     base.before = read(kafka, &base.lineage)?;
-    // Last, so that all of it is about a slot that was ours.
+    // The sample is taken last, while this command holds the slot.
     let slot = &source.plan.config.source.slot;
     let sample = runtime.block_on(control::held_sample(&client, slot, process))?;
     base.slot = sample.confirmed_flush;
-    // Which rows from before it were delivered is not known here.
+    // Delivery of rows before this position is unknown.
     let before = base.before.as_ref();
     let since = begins(sample.confirmed_flush, sample.next_xid, &base.lineage, before);
     base.lineage.since = Some(since);
     base.write(kafka)?;
-    // It is let go of in any case.
     let _ = held.finish(FINISH_LIMIT);
     print(&base, true, context)?;
     Ok(ExitCode::Ok)
@@ -100,7 +97,7 @@ struct Source {
 }
 
 impl Source {
-    /// Looks at both sides; whatever a relay would refuse in the database is refused.
+    /// Inspects both sides, and refuses a database that a relay would refuse.
     fn look(
         &self,
         runtime: &Runtime,
@@ -123,22 +120,21 @@ impl Source {
         Ok((Base { lineage, slot, before }, connection))
     }
 
-    /// Takes the slot as a relay would.
     fn hold(&self, connection: Connection) -> Result<Stream, WalError> {
         let source = &self.plan.config.source;
         let started = connection.start(&source.slot, &source.publication, Lsn::ZERO);
         started.map_err(|refused| refused.error)
     }
 
-    /// Whether a relay may be left that commits what it has though the slot is not its own any more.
-    /// One that keeps progress without transactions needs no right to any.
+    /// Whether a relay may be left that still commits although it lost the slot. Progress without
+    /// transactions requires no rights for them.
     fn fences(&self) -> bool {
         let config = &self.plan.config;
         config.kafka.delivery == Delivery::ExactlyOnce || !config.progress.at_least_once
     }
 }
 
-/// The progress that Kafka has. A relay waits for brokers that are away; this ends.
+/// Reads the progress. In contrast to a relay, this ends if brokers are away.
 fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, CommandFailure> {
     newest_progress(kafka, &lineage.key()).map_err(|error| match error {
         SinkError::ProgressUnread { .. } => CommandFailure::from(error).help(UNREAD),
@@ -146,7 +142,7 @@ fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, Comman
     })
 }
 
-/// What is there, if a relay would begin with it.
+/// Inspection of a database that a relay would start with.
 async fn fit(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
     let inspection = control::inspect(client, wanted).await?;
     let refusal = inspection.refusals(wanted).into_iter().next();
@@ -156,24 +152,22 @@ async fn fit(client: &Client, wanted: &Requirements) -> Result<Inspection, Contr
     }
 }
 
-/// What is adopted, and what was before.
 struct Base {
     lineage: Lineage,
     slot: Lsn,
     before: Option<Progress>,
 }
 
-/// What becomes of rows by it.
+/// Effect of the adoption on rows.
 #[derive(Debug, PartialEq, Eq)]
 enum Effect {
     None,
-    /// Rows between these may come a second time.
+    /// Rows in this range may be repeated.
     Repeated(Lsn, Lsn),
-    /// Rows between these were never sent, and will not be.
+    /// Rows in this range were never sent, and will not be.
     LeftOut(Lsn, Lsn),
-    /// A backfill or a repair has not ended: rows of before this will not be sent.
+    /// A backfill or a repair has not ended: rows before this position will not be sent.
     Unfinished(Lsn),
-    /// Nobody knows which rows were sent.
     Unknown,
 }
 

@@ -1,8 +1,8 @@
 //! Defines the command line with clap: global options and one variant of `Command` per command.
 //!
-//! Input: the arguments of the process. Output: `parse` returns a `Cli`. On a mistake or `--help` it prints
-//! the text, as a JSON log line if the log is in JSON, and returns the exit code. Secrets among the
-//! arguments are masked in what it prints.
+//! Input: the arguments of the process. Output: `parse` returns a `Cli`. On a mistake or `--help`
+//! it prints the text, as a JSON log line if the log is in JSON, and returns the exit code. Secrets
+//! in arguments are masked in what it prints.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -72,7 +72,7 @@ pub struct Globals {
     #[arg(long, global = true, value_name = "A.B=V")]
     pub set: Vec<String>,
     /// Of several streams ([[stream]] in the file) the one that is meant
-    // `doctor` has one of the same id, since `--only` is a check there.
+    // `doctor` defines the same id, because its `--only` names a check.
     #[arg(id = "stream", long, alias = "only", global = true, value_name = "NAME")]
     pub only: Option<String>,
     /// Output format
@@ -180,7 +180,7 @@ pub enum Command {
     Broker(BrokerArgs),
 }
 
-/// The tree, with what derive cannot say.
+/// The command tree, with additions that derive cannot express.
 pub(crate) fn command() -> clap::Command {
     let mut codes = String::from("Exit codes:\n");
     for (code, meaning) in ExitCode::ALL {
@@ -190,7 +190,8 @@ pub(crate) fn command() -> clap::Command {
         "\nExamples:\n  postrider demo\n  postrider config example > postrider.toml\n  \
          postrider setup --print\n  postrider run\n",
     );
-    // `tail -c N` is kcat's, and stands for `-n N`; there the global option keeps its long form only.
+    // `tail -c N` is an alias of `-n N` from kcat, so the global option has only its long form
+    // there.
     let config = Arg::new("config")
         .long("config")
         .value_name("FILE")
@@ -202,7 +203,7 @@ pub(crate) fn command() -> clap::Command {
     Cli::command().after_long_help(codes).mut_subcommand("tail", |tail| tail.arg(config))
 }
 
-/// Reads the command line. On a mistake, and on `--help`, clap has its say and the code is given.
+/// Parses the command line. On a mistake or `--help`, prints clap's text and returns the exit code.
 pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, ExitCode> {
     let arguments: Vec<_> = arguments.into_iter().collect();
     let form = json_form(&arguments);
@@ -219,7 +220,6 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
             let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
             CommandFailure::new(ExitCode::Usage, ErrorCode::USAGE, what).print(form);
         } else {
-            // A closed pipe is nobody's concern.
             let _ = match fit {
                 Some(fit) => std::io::stderr().write_all(fit.as_bytes()),
                 None => error.print(),
@@ -229,12 +229,11 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
     })
 }
 
-/// The log's format as the environment says it.
 pub(super) fn log_variable() -> Option<String> {
     std::env::var("POSTRIDER_LOG__FORMAT").ok()
 }
 
-/// The form in which a line that cannot be read asks for its failure, if that is JSON.
+/// JSON form of a failure, if a command line that cannot be parsed asks for one.
 fn json_form(arguments: &[std::ffi::OsString]) -> Option<Form> {
     let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let asks = |option: &str| {

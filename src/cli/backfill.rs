@@ -1,9 +1,9 @@
-//! `postrider backfill`: delivers the rows that were in the outbox before its slot, and creates the slot so that the relay
-//! continues just after them.
+//! `postrider backfill`: delivers the rows that were in the outbox before its slot, and creates the
+//! slot just behind them.
 //!
-//! Input: the configuration; `--execute`, or only the plan. Output: a plan; with `--execute` records in Kafka, a slot, and
-//! a summary. Invariant: without `--execute` nothing is written. If progress is kept, an interrupted backfill resumes where
-//! it stopped. A relay does not start before the backfill has ended.
+//! Output: a plan; with `--execute` records, a slot, and a summary. Invariant: without `--execute`
+//! nothing is written. If progress is kept, an interrupted backfill resumes where it stopped. A
+//! relay does not start before the backfill has ended.
 
 use clap::Args;
 use serde_json::json;
@@ -49,7 +49,6 @@ pub struct BackfillArgs {
     pub rate: Option<u32>,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let Loaded { config, stream, .. } = context.load(Vec::new())?;
     needs_slot(&config, "postrider backfill")?;
@@ -87,13 +86,13 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
     exit_of(&summary)
 }
 
-/// The end of a job. An interrupted job has not ended, and a job that delivered no row has failed.
+/// Exit code of a job. A job that delivered no row has failed.
 pub(super) fn exit_of(summary: &Summary) -> Result<ExitCode, CommandFailure> {
     let Summary { caught_up, confirmed, dead_letters, .. } = *summary;
     if !caught_up {
         return Ok(ExitCode::Unavailable);
     }
-    // The dead letters are among the records that were confirmed.
+    // `confirmed` includes the dead letters.
     if dead_letters > 0 && confirmed <= dead_letters {
         let what = format!("every row of this run became a dead letter ({dead_letters})");
         let failure = CommandFailure::new(ExitCode::CheckFailed, ErrorCode::ALL_REJECTED, what);
@@ -105,13 +104,13 @@ pub(super) fn exit_of(summary: &Summary) -> Result<ExitCode, CommandFailure> {
     Ok(ExitCode::Ok)
 }
 
-/// What a job has done, and its last progress.
 pub(super) struct Delivered {
     pub(super) summary: Summary,
     pub(super) reading: Option<Reading>,
 }
 
-/// Delivers a job's rows, so many where they were counted; the first signal ends it in good order, the second at once.
+/// Delivers a job's rows. `rows` is their number, if it was counted. The first signal drains, the
+/// second aborts.
 pub(super) fn deliver(
     runtime: &tokio::runtime::Runtime,
     plan: Plan,
@@ -122,7 +121,7 @@ pub(super) fn deliver(
     let stop = StopSignal::default();
     let telemetry = Telemetry::new(version::build_info(&plan.config.source.slot));
     let (meter, observed) = (Meter::default(), telemetry.clone());
-    // A repair finds out first which rows it delivers.
+    // A repair first determines which rows it delivers.
     let is_repair = matches!(job.rows, TableRows::Repair(_));
     if !is_repair {
         meter.begin(DELIVERING, Unit::Rows, rows.map_or(Total::Unknown, Total::Exactly));
@@ -160,7 +159,7 @@ fn print_plan(
     restart: bool,
     context: &Context,
 ) -> Result<(), CommandFailure> {
-    // With progress in Kafka the job resumes, and sends nothing again.
+    // With progress in Kafka the job resumes, and repeats no row.
     let is_restarted = restart && !plan.keeps_progress();
     let slot = &plan.config.source.slot;
     if context.json() {

@@ -1,8 +1,8 @@
-//! `postrider broker`, a hidden command: runs the embedded broker (librdkafka's mock cluster) as a process.
+//! `postrider broker`, a hidden command: runs the embedded broker (librdkafka's mock cluster) as a
+//! process, so that benchmarks do not measure its CPU time.
 //!
-//! Input: number of brokers, and topics as `NAME[:PARTITIONS]`. Output: one line of JSON with the bootstrap
-//! address; then it serves until stdin closes, so that it ends with the process that started it. It is a
-//! process of its own because benchmarks measure CPU time, which must not include the broker's.
+//! Output: one line of JSON with the bootstrap address. The broker ends when stdin closes, and so
+//! with its parent.
 
 use std::io::{self, Read, Write};
 
@@ -35,19 +35,15 @@ pub struct TopicArg {
     pub partitions: Option<i32>,
 }
 
-/// Why the broker ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerCommandError {
-    /// The broker's side.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// The side of stdin and stdout.
     #[error("cannot talk to the process that started the broker: {0}")]
     Pipe(#[from] io::Error),
 }
 
 impl BrokerCommandError {
-    /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Broker(error) => error.hint(),
@@ -56,7 +52,6 @@ impl BrokerCommandError {
     }
 }
 
-/// Serves until stdin closes.
 pub(crate) fn run(args: &BrokerArgs) -> Result<(), BrokerCommandError> {
     let topics: Vec<(&str, i32)> = args
         .topics

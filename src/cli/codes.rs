@@ -1,10 +1,7 @@
-//! Declares every stable error code, such as `PR-P009`, and maps the variants of the larger error types to
-//! codes.
+//! Declares every stable error code, such as `PR-P009`, and maps errors to codes.
 //!
-//! Input: an error of configuration, Postgres, Kafka, the pipeline, dead letters or `verify`. Output: its
-//! `ErrorCode`; exit codes are decided in `failures`. Invariant: a code stands for one situation, whichever
-//! connection or command meets it, and has a line in docs/codes.md; a number is never used again for
-//! something else.
+//! Invariant: a code means one situation, for every connection and command, and has a line in
+//! docs/codes.md. A number is never reused. Exit codes are decided in `failures`.
 
 use crate::dead_letters::DeadLettersError;
 use crate::verify::VerifyError;
@@ -61,10 +58,10 @@ codes! {
     X001 X002 X003 X004 X005 X006 X007 X008 X010 X011 X012 X014 X015 X020 X021 X022
 }
 
-/// A number is given in one place. A situation that is met or asked about in several places has a name.
+/// Each number is used in one place. A situation with several places has a name.
 impl ErrorCode {
     pub(super) const FILE_UNREADABLE: Self = Self::C001;
-    /// Before the login is done, the address is told too.
+    /// Before the login, the address is reported too.
     pub(super) const SERVER_TIMED_OUT: Self = Self::P002;
     pub(super) const POSTGRES_TLS: Self = Self::P004;
     pub(super) const SLOT_HELD: Self = Self::P009;
@@ -73,24 +70,24 @@ impl ErrorCode {
     pub(super) const TABLE_MISSING: Self = Self::P032;
     pub(super) const SLOT_MISSING: Self = Self::P039;
     pub(super) const SLOT_UNFINISHED: Self = Self::P042;
-    /// A slot that is kept for what it has not delivered, or may not have.
+    /// The slot is kept for rows that it may not have delivered.
     pub(super) const SLOT_UNDELIVERED: Self = Self::P107;
     pub(super) const NO_FREE_SLOT: Self = Self::P043;
     pub(super) const PUBLICATION_REPLACED: Self = Self::P048;
     pub(super) const TABLE_REPLACED: Self = Self::P049;
     pub(super) const TABLE_FORBIDDEN: Self = Self::P051;
-    /// Its log ends too early, or has something else at the place.
+    /// The server's log ends too early, or differs at the position.
     pub(super) const SERVER_IS_A_COPY: Self = Self::P061;
     pub(super) const MEMBER_REPLACED: Self = Self::P067;
     pub(super) const KAFKA_SETTINGS: Self = Self::K001;
     pub(super) const KAFKA_TLS: Self = Self::K004;
     pub(super) const TOPIC_MISSING: Self = Self::K005;
-    /// The sink's error, and the session's with the records in question.
+    /// Shared by the sink's error and the session's, which has the records.
     pub(super) const BATCH_REFUSED: Self = Self::K007;
     pub(super) const NOT_PGOUTPUT: Self = Self::R001;
     pub(super) const DEAD_LETTER_MISSING: Self = Self::D001;
     pub(super) const ALL_REJECTED: Self = Self::D012;
-    /// At a start, and for a client.
+    /// Shared by the start and by clients.
     pub(super) const CONTROL_TOKEN: Self = Self::H011;
     pub(super) const RELAY_SILENT: Self = Self::H013;
     pub(super) const CONTROL_FORBIDDEN: Self = Self::H014;
@@ -325,13 +322,12 @@ pub(super) const fn pipeline(error: &PipelineError) -> ErrorCode {
         PipelineError::Rejected { .. } => ErrorCode::R004,
         PipelineError::DeadLetterRefused { .. } => ErrorCode::R005,
         PipelineError::Updated { .. } => ErrorCode::R006,
-        // What the gate would have said, had the log been read by then.
+        // The gate would report this if the log had been read then.
         PipelineError::OtherLog { .. } => ErrorCode::SERVER_IS_A_COPY,
         PipelineError::NotSent => ErrorCode::R007,
     }
 }
 
-/// What database and brokers do has their code.
 pub(super) fn verify(error: &VerifyError) -> ErrorCode {
     match error {
         VerifyError::Wal(error) => wal(error),
@@ -345,14 +341,13 @@ pub(super) fn verify(error: &VerifyError) -> ErrorCode {
     }
 }
 
-/// What the brokers do has their code.
 pub(super) const fn dead_letters(error: &DeadLettersError) -> ErrorCode {
     match error {
         DeadLettersError::Topic(DeadLetterError::Reader(error)) => reader(error),
         DeadLettersError::Topic(
             DeadLetterError::Sink(error) | DeadLetterError::Unconfirmed { source: error, .. },
         ) => sink(error),
-        // What a consumer without a topic has none of.
+        // A consumer without a topic has no dead letters.
         DeadLettersError::Topic(
             DeadLetterError::Missing(_) | DeadLetterError::NoDeadLetters { .. },
         ) => ErrorCode::DEAD_LETTER_MISSING,
@@ -377,11 +372,10 @@ mod tests {
 
     const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-    /// This crate's code, as rustfmt writes it, without unit tests.
     fn sources(folder: &Path) -> String {
         let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
         let text = |path: std::path::PathBuf| match path.extension() {
-            // The licenses have no extension either.
+            // License files have no extension either.
             None if path.is_dir() => sources(&path),
             Some(extension) if extension == "rs" => {
                 let text = read_to_string(&path).unwrap();
@@ -392,9 +386,9 @@ mod tests {
         entries.map(text).collect()
     }
 
-    /// Codes that are not given in one place for one pattern, and names that are asked about alone.
+    /// Codes with several places or patterns, and names that are only compared.
     fn misused(sources: &str) -> Vec<String> {
-        // Of a match arm of several patterns, the line of the arrow.
+        // For a match arm with several patterns, rustfmt puts the arrow on such a line.
         let is_several = |line: &&str| line.contains(" | ") || line.trim().starts_with(')');
         let is_one_place = |code: &ErrorCode| {
             let wanted = format!("::{code:?}");

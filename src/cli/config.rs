@@ -1,8 +1,5 @@
-//! `postrider config`: `show` prints every effective setting and where it came from, `streams` the streams of the file,
-//! `example` a configuration file with every option at its default.
-//!
-//! Input: for `show` the configuration as `run` would read it. Output: text or JSON on stdout, secrets
-//! masked.
+//! `postrider config`: `show` prints every effective setting and its origin, with secrets masked,
+//! `streams` the streams of the file, `example` a configuration file with all defaults.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -34,7 +31,6 @@ pub enum ConfigCommand {
     Example,
 }
 
-/// Runs it.
 pub(crate) fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         ConfigCommand::Example => context.print(&example_toml())?,
@@ -55,7 +51,6 @@ fn list_streams(context: &Context) -> Result<(), CommandFailure> {
         if !context.json() {
             match stream {
                 Some(name) => context.print(&format!("{name}\n"))?,
-                // A closed stderr is nobody's concern.
                 None => drop(io::stderr().write_all(b"the only stream has no name\n")),
             }
             continue;

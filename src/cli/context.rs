@@ -1,9 +1,9 @@
-//! `Context`, which every command gets: it loads the configuration, starts the log, and prints to stdout.
+//! `Context` of a command: loads the configuration, starts the log, and prints to stdout.
 //!
-//! Input: the global options, and flags of the command that stand for options. Output: the loaded
-//! configuration, with or without a file, and with or without starting the log; arguments that make a child
-//! process read the same one; whether to use JSON and colours. Invariant: stdout carries only data; if its
-//! reader goes away, the program ends quietly and does not panic.
+//! Input: the global options, and flags of the command that stand for options. Output: the
+//! configuration, with or without a file or the log; arguments that make a child process read it
+//! too; the choice of JSON and colours. Invariant: stdout carries only data; if its reader goes
+//! away, the program ends quietly without a panic.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -21,27 +21,24 @@ use postrider_config::{
 };
 use postrider_relay::review;
 
-/// An empty configuration file: no other is looked for.
+/// Empty configuration file, so that no other is searched for.
 const NO_FILE: &str = "/dev/null";
 
-/// The surroundings of a command.
 #[derive(Debug, Clone)]
 pub struct Context {
     globals: Globals,
 }
 
 impl Context {
-    /// Surroundings as these options say.
     pub const fn new(globals: Globals) -> Self {
         Self { globals }
     }
 
-    /// Whether stdout is to carry JSON.
     pub fn json(&self) -> bool {
         self.globals.output == Output::Json
     }
 
-    /// How a failure is told: in JSON where the output or the log is, as far as that is known.
+    /// Form of failures: JSON if the output or the log is JSON, as far as that is known.
     pub fn failure_form(&self) -> Form {
         if self.json() {
             Form::Object
@@ -52,7 +49,7 @@ impl Context {
         }
     }
 
-    /// Whether the log is in JSON, or would have been had the configuration been right.
+    /// Whether the log is in JSON, or would be if the configuration were valid.
     fn logs_json(&self) -> bool {
         const JSON: &str = "json";
         if let Some(format) = logs::format() {
@@ -65,34 +62,30 @@ impl Context {
         set.map_or_else(|| log_variable().is_some_and(|it| it == JSON), |it| it == JSON)
     }
 
-    /// Whether only what is wrong is to be printed (`-q`).
     pub const fn is_quiet(&self) -> bool {
         self.globals.quiet > 0
     }
 
-    /// Whether errors and logs are coloured.
     pub fn color_stderr(&self) -> bool {
         colored(self.globals.color, io::stderr().is_terminal())
     }
 
-    /// Whether the output is coloured.
     pub fn color_stdout(&self) -> bool {
         colored(self.globals.color, io::stdout().is_terminal())
     }
 
-    /// Loads the configuration with these flags on top, and starts the log as it says.
     pub fn load(&self, flags: Vec<FlagValue>) -> Result<Loaded, CommandFailure> {
         let loaded = self.read(flags)?;
         self.start_log(&loaded);
         Ok(loaded)
     }
 
-    /// Every stream of the file, or the one of `--stream`, with the log started. A file without `[[stream]]` is one.
+    /// Loads every stream, or the one of `--stream`, and starts the log. A file without
+    /// `[[stream]]` is one stream.
     pub fn load_streams(&self) -> Result<Vec<Loaded>, CommandFailure> {
         self.load_streams_with(Vec::new())
     }
 
-    /// The same with these flags on top.
     pub fn load_streams_with(&self, flags: Vec<FlagValue>) -> Result<Vec<Loaded>, CommandFailure> {
         let streams = postrider_config::load_streams(&self.inputs(flags), &review)?;
         if let Some(first) = streams.first() {
@@ -105,12 +98,12 @@ impl Context {
         Ok(streams)
     }
 
-    /// The same with the log left alone.
+    /// Loads every stream without starting the log.
     pub fn read_streams(&self) -> Result<Vec<Loaded>, ConfigError> {
         postrider_config::load_streams(&self.inputs(Vec::new()), &review)
     }
 
-    /// Whoever reads JSON from stdout reads it from stderr too, unless `log.format` is set.
+    /// With JSON on stdout, stderr is JSON too, unless `log.format` is set.
     fn start_log_of(&self, loaded: &Loaded) {
         let mut log = loaded.config.log.clone();
         let is_default =
@@ -128,18 +121,16 @@ impl Context {
         }
     }
 
-    /// Of several streams the one that is meant.
     pub fn only(&self) -> Option<&str> {
         self.globals.only.as_deref()
     }
 
-    /// Whether a configuration file is named.
     pub fn names_file(&self) -> bool {
         self.globals.config.is_some()
     }
 
-    /// The same with this in the place of a configuration file: environment, `--set` and flags go above
-    /// it as ever.
+    /// Loads `file` instead of the configuration file. Environment, `--set` and flags take
+    /// precedence as usual.
     pub fn load_file(
         &self,
         file: FileChoice,
@@ -150,7 +141,7 @@ impl Context {
         Ok(loaded)
     }
 
-    /// Starts the log for a command that has no configuration file: the benchmarks.
+    /// Starts the log for a command without a configuration file: the benchmarks.
     pub fn start_logs(&self) -> Result<(), CommandFailure> {
         let inputs = Inputs { file: FileChoice::Absent, only: None, ..self.inputs(Vec::new()) };
         let loaded = postrider_config::load(&inputs, &|_| Vec::new())?;
@@ -158,21 +149,20 @@ impl Context {
         Ok(())
     }
 
-    /// The configuration of a command that looks for no file, such as the demo: one that is named,
-    /// `--set` and the environment count. The log is left alone.
+    /// Loads without searching for a file, and without starting the log. A named file, `--set` and
+    /// the environment count.
     pub fn read_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, ConfigError> {
         let file = self.globals.config.clone().map_or(FileChoice::Absent, FileChoice::At);
         postrider_config::load(&Inputs { file, ..self.inputs(flags) }, &review)
     }
 
-    /// The same, with the log started.
     pub fn load_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, CommandFailure> {
         let loaded = self.read_named(flags)?;
         self.start_log(&loaded);
         Ok(loaded)
     }
 
-    /// What another run of this program is to be told so that it reads the same configuration.
+    /// Arguments that make another process of this program read the same configuration.
     pub fn arguments(&self) -> Vec<OsString> {
         let file = self.globals.config.clone().unwrap_or_else(|| NO_FILE.into());
         let set = self.globals.set.iter().flat_map(|set| ["--set".into(), set.into()]);
@@ -180,7 +170,6 @@ impl Context {
         [OsString::from("--config"), file.into()].into_iter().chain(set).chain(only).collect()
     }
 
-    /// Which of these options `--set` names.
     pub fn sets_one_of(&self, keys: &[&'static str]) -> Option<&'static str> {
         let is_set = |key: &&&'static str| {
             let named =
@@ -190,24 +179,20 @@ impl Context {
         keys.iter().find(is_set).copied()
     }
 
-    /// Loads the configuration and leaves the log alone.
     pub fn read(&self, flags: Vec<FlagValue>) -> Result<Loaded, ConfigError> {
         postrider_config::load(&self.inputs(flags), &review)
     }
 
-    /// Writes data to stdout.
     pub fn print(&self, text: &str) -> Result<(), CommandFailure> {
         self.print_bytes(text.as_bytes())
     }
 
-    /// Writes data that may be no text to stdout.
     pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), CommandFailure> {
         logs::draw("");
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| broken(&error))
     }
 
-    /// Writes one JSON object and a line end to stdout.
     pub fn print_json(&self, value: &impl Serialize) -> Result<(), CommandFailure> {
         self.print(&json_line(value)?)
     }
@@ -239,7 +224,7 @@ impl Context {
             set: self.globals.set.clone(),
             only: self.globals.only.clone(),
             flags,
-            // A variable that is not text is not one of ours, nor one of libpq's.
+            // A variable that is not text belongs neither to Postrider nor to libpq.
             variables: std::env::vars_os()
                 .filter_map(|(name, value)| {
                     Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -249,7 +234,6 @@ impl Context {
     }
 }
 
-/// One JSON object and a line end.
 pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure> {
     let text = serde_json::to_string(value).map_err(|error| {
         CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X002, &error, None)
@@ -257,7 +241,7 @@ pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure
     Ok(text + "\n")
 }
 
-/// Standard output takes no more: a reader that went away is nobody's concern.
+/// Failure to write to stdout. A reader that went away is not an error.
 pub(super) fn broken(error: &io::Error) -> CommandFailure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return CommandFailure::silent(ExitCode::Ok);
@@ -266,7 +250,7 @@ pub(super) fn broken(error: &io::Error) -> CommandFailure {
         .why(error.to_string())
 }
 
-/// <https://no-color.org> and <https://bixense.com/clicolors>.
+/// Follows <https://no-color.org> and <https://bixense.com/clicolors>.
 fn colored(choice: ColorChoice, terminal: bool) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match choice {

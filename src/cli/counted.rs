@@ -1,6 +1,5 @@
-//! Numbers for people: `1 row`, `2 rows`, `1,801`. Small, because every command needs it and nothing else does.
+//! Numbers for people: `1 row`, `2 rows`, `1,801`.
 
-/// The number with the noun in the singular or, with an `s`, in the plural.
 pub(super) fn counted(number: u64, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -8,7 +7,6 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
     }
 }
 
-/// The number with a comma after each three digits.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

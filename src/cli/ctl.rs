@@ -1,8 +1,8 @@
-//! `postrider ctl`: pauses, resumes, drains and reloads a running relay, and sets its log's filter.
+//! `postrider ctl`: pauses, resumes, drains and reloads a running relay, and sets its log filter.
 //!
-//! Input: the configuration of that relay, for its control socket, or its address and token; or the socket itself, so that a
-//! relay can be controlled whose file is wrong by now. Output: what the relay answers, for people or as JSON. Invariant: an answer is awaited for a bounded time and up to a bounded size; the token
-//! is in no output.
+//! Input: the relay's configuration, or only its socket, so that a relay whose file is now wrong
+//! can be controlled. Output: the relay's answer. Invariant: time and size of an answer are
+//! bounded; no output contains the token.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,13 +23,12 @@ use super::status::relay::reachable;
 use postrider_config::Config;
 use postrider_relay::admin::read_token;
 
-/// How long the relay may take: a reload asks the database.
+/// Maximum time of an answer: a reload asks the database.
 const LIMIT: Duration = Duration::from_secs(35);
-/// An answer is far smaller.
 const BYTES_MAX: u64 = 1 << 20;
-/// How often `drain --wait` looks whether the relay is still there.
+/// Interval at which `drain --wait` checks for the relay.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What the end of a process takes beside `shutdown.grace`.
+/// Time of the end of a process besides `shutdown.grace`.
 const END: Duration = Duration::from_secs(30);
 
 /// `ctl [--socket PATH] pause|resume|drain|reload|log-level|status`
@@ -83,24 +82,21 @@ pub enum CtlCommand {
     Status,
 }
 
-/// The way to the relay.
 enum Way {
     Socket(PathBuf),
     Http { address: std::net::SocketAddr, token: String },
 }
 
-/// What it answered.
 struct Answer {
     status: u16,
     body: Value,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &CtlArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let CtlArgs { socket, command } = args;
     let way = match socket {
         Some(socket) => Way::Socket(socket.clone()),
-        // The way to it is the same for every stream.
+        // All streams share one control socket.
         None => match context.load_streams().map_err(by_socket)?.first() {
             Some(loaded) => Way::of(&loaded.config)?,
             None => unreachable!("a configuration has a stream at least"),
@@ -133,7 +129,7 @@ pub(crate) fn run(args: &CtlArgs, context: &Context) -> Result<ExitCode, Command
     Ok(ExitCode::Ok)
 }
 
-/// A relay that runs goes on by the configuration before.
+/// A running relay uses an earlier, valid configuration.
 fn by_socket(failure: CommandFailure) -> CommandFailure {
     let help = failure.findings.last().and_then(|finding| finding.help.clone());
     let help = help.map(|help| format!("{help}; ")).unwrap_or_default();
@@ -207,7 +203,6 @@ impl Way {
             .help("is it running, and was it started with this configuration? `postrider status` shows who reads the slot")
     }
 
-    /// Returns once nobody answers any more.
     fn wait_end(&self, limit: Duration) -> Result<(), CommandFailure> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
@@ -256,7 +251,6 @@ impl Answer {
         self.body.get(name).and_then(Value::as_u64).unwrap_or_default()
     }
 
-    /// Refusals are failures.
     fn check(&self) -> Result<(), CommandFailure> {
         let (exit, code) = match self.status {
             200..=299 => return Ok(()),
@@ -279,7 +273,7 @@ impl Answer {
         let what = self.text("error").unwrap_or_else(|| "the relay refuses".to_owned());
         let failure = CommandFailure::new(exit, code, format!("the relay refuses: {what}"));
         Err(match self.text("help") {
-            // What it says is for who writes requests.
+            // The relay's own text addresses authors of HTTP requests.
             _ if self.status == 401 => failure.help(
                 "the relay was given another http.control.token_file, or another token is in it",
             ),
@@ -289,7 +283,6 @@ impl Answer {
     }
 }
 
-/// For people.
 fn told(command: &CtlCommand, body: &Value) -> String {
     let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
     let number = |name: &str| body.get(name).and_then(Value::as_u64).unwrap_or_default();

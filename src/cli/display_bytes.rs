@@ -1,8 +1,4 @@
-//! Shows bytes of keys, values and headers, which may be no text, to people and to scripts.
-//!
-//! Input: bytes or null. Output: `DisplayBytes` serializes as a JSON string, or as `{"$hex":".."}` if they
-//! are not UTF-8, so that every byte can be restored; `shown` is text without control characters, cut if
-//! binary; `hex` is hexadecimal digits.
+//! Shows bytes of keys, values and headers, which may not be text, to people and to scripts.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -10,7 +6,8 @@ use serde::{Serialize, Serializer};
 /// Longest run of raw bytes shown; the rest is counted.
 const BYTES_SHOWN_MAX: usize = 64;
 
-/// Bytes in JSON: a string where they are UTF-8, `{"$hex":".."}` otherwise, null for null.
+/// Bytes in JSON: a string if they are UTF-8, otherwise `{"$hex":".."}`, so that every byte can be
+/// restored; null for null.
 pub(super) struct DisplayBytes<'a>(pub(super) Option<&'a [u8]>);
 
 impl Serialize for DisplayBytes<'_> {
@@ -25,7 +22,6 @@ impl Serialize for DisplayBytes<'_> {
     }
 }
 
-/// Lower-case hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -34,7 +30,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Bytes as a terminal may safely show them.
+/// Text without control characters, cut if binary.
 pub(super) fn shown(bytes: Option<&[u8]>, null: &str) -> String {
     let Some(bytes) = bytes else { return null.to_owned() };
     if let Ok(text) = std::str::from_utf8(bytes) {

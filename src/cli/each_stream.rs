@@ -1,8 +1,8 @@
-//! Commands that work on every stream of a file: one answer per stream, and one exit code.
+//! Commands that ask every stream of a file.
 //!
-//! Input: the configuration, and a question to each stream. Output, with two or more streams: a section of text per stream,
-//! or a line of JSON with `stream`; the failures by name; the greatest exit code. Invariant: the answer for a single stream
-//! equals the answer for a file without `[[stream]]`. A failure of one stream prevents no question to another.
+//! Output: per stream a section of text, or a line of JSON with `stream`; failures by name; the
+//! greatest exit code. Invariant: the answer for a single stream equals the answer for a file
+//! without `[[stream]]`. A failure of one stream prevents no question to another.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,18 +14,17 @@ use super::failure::CommandFailure;
 use super::logs;
 use postrider_config::{FlagValue, Loaded};
 
-/// How many streams are asked at the same time: each answer takes threads and connections of its own, and one whose servers
-/// are away takes ten seconds.
+/// Maximum of concurrent questions. Each takes threads and connections, and up to ten seconds if
+/// servers are away.
 const AT_ONCE: usize = 16;
 
-/// See the module.
 pub(super) struct EachStream<'a> {
     context: &'a Context,
     streams: Vec<Loaded>,
 }
 
 impl<'a> EachStream<'a> {
-    /// Those of the configuration with these flags on top, with the log started.
+    /// Loads all streams with these flags, and starts the log.
     pub(super) fn load(
         context: &'a Context,
         flags: Vec<FlagValue>,
@@ -33,27 +32,24 @@ impl<'a> EachStream<'a> {
         Ok(Self { context, streams: context.load_streams_with(flags)? })
     }
 
-    /// One that was read elsewhere.
     pub(super) fn of(context: &'a Context, loaded: Loaded) -> Self {
         Self { context, streams: vec![loaded] }
     }
 
-    /// Reads the streams of the configuration, and leaves the log alone.
+    /// Reads all streams without starting the log.
     pub(super) fn read(context: &'a Context) -> Result<Self, CommandFailure> {
         Ok(Self { context, streams: context.read_streams()? })
     }
 
-    /// In the order of the file.
     pub(super) fn all(&self) -> &[Loaded] {
         &self.streams
     }
 
-    /// Whether an answer has to say of which stream it is.
+    /// Whether answers must name their stream.
     pub(super) fn are_several(&self) -> bool {
         self.streams.len() > 1
     }
 
-    /// Asks all of them at the same time.
     pub(super) fn at_once<T: Send>(
         &self,
         ask: impl Fn(&Loaded) -> Result<T, CommandFailure> + Sync,
@@ -83,7 +79,7 @@ impl<'a> EachStream<'a> {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Asks one after the other, and continues after a failure.
+    /// Asks in order, and continues after a failure.
     pub(super) fn one_by_one(
         &self,
         mut act: impl FnMut(&Loaded) -> Result<ExitCode, CommandFailure>,
@@ -114,7 +110,6 @@ impl<'a> EachStream<'a> {
         self.conclude(shown.collect())
     }
 
-    /// Prints one of these, as the output is asked for.
     pub(super) fn print(
         &self,
         stream: &Loaded,
@@ -129,7 +124,7 @@ impl<'a> EachStream<'a> {
         self.context.print(&format!("{begin}{text}{end}"))
     }
 
-    /// The line that begins the text for this stream.
+    /// First line of the text for this stream.
     fn begin_of(&self, stream: &Loaded) -> String {
         match &stream.stream {
             Some(name) if self.are_several() => format!("stream `{name}`:\n"),
@@ -137,7 +132,6 @@ impl<'a> EachStream<'a> {
         }
     }
 
-    /// One end for all.
     fn conclude(
         &self,
         outcomes: Vec<Result<ExitCode, CommandFailure>>,
@@ -173,7 +167,6 @@ fn failed(failure: &CommandFailure) -> Value {
     value
 }
 
-/// With its stream's name, where it has one.
 fn with_name(stream: &Loaded, mut value: Value) -> Value {
     if let (Some(name), Some(fields)) = (&stream.stream, value.as_object_mut()) {
         fields.insert(logs::STREAM.to_owned(), json!(name));

@@ -1,33 +1,26 @@
-//! Declares the exit codes, which are stable because scripts and supervisors act on them.
-//!
-//! Input: a code, or the number that an error of another crate gives. Output: the number for the system,
-//! and the meaning that `--help` prints.
+//! Declares the exit codes, which are stable because scripts and supervisors depend on them.
 
-/// How the program ends. Numbers from sysexits.h where one fits.
+/// Exit code of the program, from sysexits.h if one fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExitCode {
-    /// All went well, a clean drain included.
+    /// Success, including a clean drain.
     Ok = 0,
-    /// A check failed, or something went wrong that has no code of its own.
+    /// A failed check, or a failure without its own code.
     CheckFailed = 1,
-    /// The command line cannot be understood.
     Usage = 2,
-    /// Stopped on a row that cannot be delivered, as the policy `stop` demands.
+    /// Stopped by the policy `stop` on a row that cannot be delivered.
     Poison = 65,
-    /// Postgres or Kafka stayed out of reach for the retry budget, or a drain ended unfinished.
+    /// Postgres or Kafka was unreachable for the retry budget, or a drain was incomplete.
     Unavailable = 69,
-    /// The position was refused: a gap, another cluster, a restored backup.
+    /// Position refused: a gap, another cluster, a restored backup.
     Position = 70,
-    /// Another relay holds the slot.
     Held = 75,
-    /// Not allowed.
     Permission = 77,
-    /// The configuration is wrong, Postgres's or Kafka's own included.
+    /// Wrong configuration, including that of Postgres or Kafka.
     Config = 78,
 }
 
 impl ExitCode {
-    /// Every code and its meaning, for `--help`.
     pub const ALL: [(Self, &'static str); 9] = [
         (Self::Ok, "ok, also after a clean drain"),
         (Self::CheckFailed, "a check failed, or an unforeseen error"),
@@ -43,13 +36,12 @@ impl ExitCode {
         (Self::Config, "configuration error"),
     ];
 
-    /// The number the system sees.
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Whether a start would end as this one did until a human has looked. A service manager is told not to start a relay
-    /// again that ended so (`RestartPreventExitStatus` of docker/package/postrider.service).
+    /// Whether a restart would fail again until a person acts. The service manager does not restart
+    /// such a relay (`RestartPreventExitStatus` of docker/package/postrider.service).
     pub const fn needs_human(self) -> bool {
         matches!(
             self,
@@ -57,7 +49,6 @@ impl ExitCode {
         )
     }
 
-    /// The code of that number, as the crates' errors give it.
     pub fn of_number(number: u8) -> Self {
         let known = Self::ALL.iter().find(|(code, _)| code.number() == number);
         let Some(&(code, _)) = known else { unreachable!("no exit code is {number}") };

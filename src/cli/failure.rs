@@ -1,9 +1,8 @@
 //! The error output of a command, on stderr: text for people, one JSON object, or JSON log lines.
 //!
-//! Input: a `CommandFailure`: an exit code and `Diagnostic`s, which `failures` makes from errors. Output:
-//! its text, behind the last line of the log. Invariant: each diagnostic says what failed, with a stable
-//! code, and why and what to do where that is known; secrets that were typed on the command line are
-//! masked.
+//! Input: a `CommandFailure`: an exit code and `Diagnostic`s, which `failures` makes from errors.
+//! Output: its text, after the last line of the log. Invariant: each diagnostic states what failed,
+//! a stable code, and reason and remedy if known; secrets typed on the command line are masked.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -16,53 +15,43 @@ use crate::mask_arguments::{typed_words, without_typed_secrets};
 use postrider_config::SourceLine;
 use postrider_secrets::mask::mask_sentence;
 
-/// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandFailure {
-    /// How the program ends.
     pub exit: ExitCode,
-    /// What is wrong; more than one where all of it can be told at once. None: say nothing.
+    /// All problems that are known at once. If empty, nothing is printed.
     pub findings: Vec<Diagnostic>,
 }
 
-/// How a failure is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// For people.
     Text {
-        /// With colours.
         color: bool,
     },
     /// One JSON object with all findings: `--output json`.
     Object,
-    /// A line for each finding, like those of a log in JSON.
+    /// One line per finding, like those of a JSON log.
     LogLines,
 }
 
-/// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-D` dead
     /// letters, `PR-V` verify, `PR-H` HTTP, `PR-X` the rest.
     pub code: ErrorCode,
-    /// What failed.
     pub what: String,
-    /// Why.
     pub why: Option<String>,
-    /// The line of a file that is meant.
     pub excerpt: Option<SourceLine>,
     /// The exact command, SQL or setting that fixes it.
     pub help: Option<String>,
 }
 
 impl CommandFailure {
-    /// A failure with one finding.
     pub fn new(exit: ExitCode, code: ErrorCode, what: impl Into<String>) -> Self {
         let finding = Diagnostic { code, what: what.into(), why: None, excerpt: None, help: None };
         Self { exit, findings: vec![finding] }
     }
 
-    /// A failure made from an error: its text says what, its sources say why.
+    /// Makes a failure from an error: its text becomes `what`, its sources become `why`.
     pub fn of(
         exit: ExitCode,
         code: ErrorCode,
@@ -74,7 +63,7 @@ impl CommandFailure {
         let mut source = error.source();
         while let Some(error) = source {
             let reason = error.to_string();
-            // Libraries like to repeat their source in their own text.
+            // Libraries often repeat their source in their own text.
             let is_new = !what.contains(&reason) && !reasons.iter().any(|r| r.contains(&reason));
             if is_new {
                 reasons.push(reason);
@@ -86,17 +75,15 @@ impl CommandFailure {
         Self { exit, findings: vec![finding] }
     }
 
-    /// Ends the program without a word: the reader of our output went away.
+    /// Ends the program silently, because the reader of stdout went away.
     pub const fn silent(exit: ExitCode) -> Self {
         Self { exit, findings: Vec::new() }
     }
 
-    /// Whether the last finding has this code.
     pub fn is(&self, code: ErrorCode) -> bool {
         self.findings.last().is_some_and(|finding| finding.code == code)
     }
 
-    /// Adds the reason.
     #[must_use]
     pub fn why(mut self, why: impl Into<String>) -> Self {
         if let Some(finding) = self.findings.last_mut() {
@@ -105,7 +92,6 @@ impl CommandFailure {
         self
     }
 
-    /// Adds the remedy.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         if let Some(finding) = self.findings.last_mut() {
@@ -114,7 +100,6 @@ impl CommandFailure {
         self
     }
 
-    /// For people.
     pub fn to_text(&self, color: bool) -> String {
         let mut out = String::new();
         for finding in &self.findings {
@@ -123,12 +108,10 @@ impl CommandFailure {
         out
     }
 
-    /// For scripts: one line.
     pub fn to_json(&self) -> String {
         self.to_value().to_string()
     }
 
-    /// The same as a value.
     pub fn to_value(&self) -> serde_json::Value {
         let errors: Vec<_> = self
             .findings
@@ -146,7 +129,7 @@ impl CommandFailure {
         json!({ "exit_code": self.exit.number(), "errors": errors })
     }
 
-    /// As lines of a log in JSON, with the fields that its other lines have.
+    /// JSON log lines, with the fields of the log's other lines.
     pub fn to_log_lines(&self) -> String {
         let line = |finding: &Diagnostic| {
             let line = json!({
@@ -165,7 +148,7 @@ impl CommandFailure {
         self.findings.iter().map(line).collect()
     }
 
-    /// The same with the name of one of several streams in the commands of its remedies.
+    /// Adds the name of one of several streams to the commands in its help.
     #[must_use]
     pub(crate) fn of_stream(mut self, name: &str) -> Self {
         for finding in &mut self.findings {
@@ -174,12 +157,11 @@ impl CommandFailure {
         self
     }
 
-    /// The same without secrets that were typed.
     pub(crate) fn masked(&self) -> Self {
         Self { exit: self.exit, findings: self.findings.iter().map(fit).collect() }
     }
 
-    /// Prints it to stderr behind the log, which ends with it.
+    /// Ends the log and prints the failure after it.
     pub fn print(&self, form: Form) {
         let fit = self.masked();
         let text = match form {
@@ -192,7 +174,8 @@ impl CommandFailure {
     }
 }
 
-/// The text with `--stream NAME` in each command of this program between backticks. `run` delivers all streams.
+/// The text with `--stream NAME` in each `postrider` command between backticks, except `run`, which
+/// delivers all streams.
 fn naming_stream(text: &str, name: &str) -> String {
     let named = |(number, part): (usize, &str)| {
         let is_command = number % 2 == 1 && part.starts_with("postrider ");
@@ -205,8 +188,8 @@ fn naming_stream(text: &str, name: &str) -> String {
     text.split('`').enumerate().map(named).collect::<Vec<_>>().join("`")
 }
 
-/// Without the secrets of the command line, which an error may repeat as a name of a file, say, and without what looks
-/// like a secret of a setting.
+/// Masks secrets of the command line, which an error may repeat, for example as a file name, and
+/// texts that look like a secret.
 fn fit(finding: &Diagnostic) -> Diagnostic {
     let fit =
         |text: &String| mask_sentence(&without_typed_secrets(text, typed_words())).into_owned();
@@ -257,7 +240,7 @@ impl Diagnostic {
     }
 }
 
-/// Text without control characters, so that a server's words cannot steer the terminal.
+/// Replaces control characters, so that a server's text cannot control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

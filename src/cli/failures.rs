@@ -1,8 +1,5 @@
-//! Converts the errors of all crates to a `CommandFailure`: exit code, stable error code, text and hint.
-//!
-//! Input: errors of configuration, import, HTTP, Kafka, Postgres, the pipeline and `tail`; submodules have
-//! those of the relay, of the dead-letter commands and of `verify`. Output: what is printed when a command ends. It is
-//! one place, so that a situation ends every command in the same way.
+//! Converts the errors of all crates to a `CommandFailure`: exit code, stable error code, text and
+//! hint. One place ensures that a situation ends every command alike.
 
 mod dead_letters;
 mod relay;

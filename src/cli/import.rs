@@ -1,9 +1,8 @@
-//! `postrider import`: translates a Debezium configuration; also loads one directly, for `--debezium` of
-//! `run` and `route`.
+//! `postrider import`: translates a Debezium configuration, or loads one directly for `--debezium`.
 //!
-//! Input: a Debezium file, or `-` for stdin. Output: TOML on stdout or in a file of mode 0600, and on
-//! stderr a report about every option. Invariant: a secret is written to such a file only, never to stdout;
-//! stdout has no TOML if an option is refused, unless `--partial` asks for the rest; a file is replaced only with `--force`, and as a whole.
+//! Output: TOML on stdout or in a file of mode 0600, and a report about every option on stderr.
+//! Invariant: secrets are written only to such a file. If an option is refused, stdout gets no TOML
+//! without `--partial`. A file is replaced only with `--force`, and atomically.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -51,7 +50,6 @@ pub struct DebeziumArgs {
     pub partial: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     let ImportCommand::Debezium(args) = command;
     let translate = if args.partial { import_partially } else { import };
@@ -81,7 +79,7 @@ pub(crate) fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode
     Ok(ExitCode::Ok)
 }
 
-/// Loads what a Debezium file is imported to. Starts the log, and tells there what is different.
+/// Loads a Debezium file, starts the log, and logs the options whose meaning changes.
 pub(super) fn load_imported(
     path: &Path,
     context: &Context,
@@ -93,7 +91,7 @@ pub(super) fn load_imported(
             .help("leave --config out and POSTRIDER_CONFIG unset"));
     }
     let Imported { toml: text, report, .. } = import(&read(path)?)?;
-    // Mistakes are shown in the lines of the TOML, which nobody typed.
+    // Mistakes refer to lines of the generated TOML.
     let name = PathBuf::from(format!("{} (imported)", path.display()));
     let loaded = context.load_file(FileChoice::Text { name, text }, flags)?;
     for OptionFinding { option, note, .. } in
@@ -121,7 +119,7 @@ fn read(path: &Path) -> Result<String, CommandFailure> {
     })
 }
 
-/// Writes the whole file or none of it. Temporary files are readable by their owner only.
+/// Writes the file atomically. Temporary files are readable only by their owner.
 fn write(path: &Path, toml: &str, force: bool) -> Result<(), CommandFailure> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let written =
@@ -140,7 +138,7 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), CommandFailure> {
     })
 }
 
-/// The account of every option but the refused ones, which are errors.
+/// Report of every option except the refused ones, which are errors.
 fn account(path: &Path, report: &[OptionFinding]) -> String {
     let groups = [
         (ImportOutcome::Mapped, "mapped"),
@@ -164,7 +162,6 @@ fn account(path: &Path, report: &[OptionFinding]) -> String {
     out
 }
 
-/// The settings that `--partial` leaves out.
 fn left_out(report: &[OptionFinding]) -> String {
     let refused = report.iter().filter(|finding| finding.outcome == ImportOutcome::Refused);
     let mut out = String::new();
@@ -189,7 +186,7 @@ fn line(out: &mut String, finding: &OptionFinding) {
     }
 }
 
-/// What this build or this machine has against the result, such as TLS in a build without it.
+/// Options that this build or machine does not support, such as TLS in a build without it.
 fn refused_options(imported: &Imported) -> String {
     let file =
         FileChoice::Text { name: PathBuf::from("postrider.toml"), text: imported.toml.clone() };
@@ -208,10 +205,9 @@ fn refused_options(imported: &Imported) -> String {
     out
 }
 
-/// Control characters of option names must not steer the terminal.
+/// Prints without control characters, so that option names cannot control the terminal.
 fn tell(text: &str) {
     let printable: String =
         text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect();
-    // A closed stderr is nobody's concern.
     let _ = io::stderr().write_all((printable + "\n").as_bytes());
 }

@@ -1,8 +1,8 @@
 //! `postrider lag`: how far behind delivery is, with an exit code for cron and probes.
 //!
-//! Input: the configuration, limits. Output: WAL that is not acknowledged and that is kept for the slot, the age of the
-//! oldest unacknowledged transaction where the relay that reads the slot answers; exit code 1 above a limit, and for a
-//! slot that is lost; of several streams for each. Invariant: nothing is written; a limit on what is not known is exceeded.
+//! Output: unacknowledged WAL, WAL kept for the slot, and the age of the oldest unacknowledged
+//! transaction; exit code 1 above a limit, or for a lost slot. Invariant: nothing is written; a
+//! limit on an unknown value counts as exceeded.
 
 use std::time::Duration;
 
@@ -49,18 +49,16 @@ fn size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// What is known of one stream.
 struct Lag {
-    /// `None`: rows are polled, and there is no slot.
+    /// `None` if rows are polled.
     sample: Option<SlotSample>,
-    /// Of the oldest transaction, in seconds, or why it is not known.
+    /// Age of the oldest transaction, in seconds, or why it is unknown.
     age: Result<f64, String>,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let streams = EachStream::load(context, Vec::new())?;
-    // Of several that are asked for at once, those that are polled have an age alone.
+    // Among several streams, a polled one only has an age.
     let found = streams.at_once(|stream| {
         if !streams.are_several() {
             needs_slot(&stream.config, "postrider lag")?;

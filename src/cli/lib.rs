@@ -1,7 +1,7 @@
 //! The command line of `postrider`: one file per command.
 //!
-//! Input: arguments and the environment. Output: data on stdout, logs and errors on stderr, an exit code.
-//! Invariant: stdout is data only; every error says what, why, help and a code; no secret is printed.
+//! Invariant: stdout is data only; every error states what, why, help and a code; no secret is
+//! printed.
 //!
 //! ```
 //! use postrider_cli::{Command, parse};
@@ -64,7 +64,7 @@ use postrider_config::{Config, FlagValue, SourceMode};
 use postrider_kafka::ReaderError;
 use postrider_service::units::parse_duration;
 
-/// Runs one command. The remedies of a failure name the stream that `--stream` names.
+/// Runs one command. The help of a failure names the stream of `--stream`.
 pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, CommandFailure> {
     let result = run_command(command, context);
     result.map_err(|failure| match context.only() {
@@ -106,14 +106,13 @@ fn run_command(command: &Command, context: &Context) -> Result<ExitCode, Command
     }
 }
 
-/// Tells `command`, a run of this program, where its database is. By a variable: the address may hold
-/// a password, and a command line can be read by every user of the machine.
+/// Passes the database's address to `command` in a variable, because it may hold a password and
+/// command lines are public on the machine.
 fn set_source(command: &mut std::process::Command, url: &str) {
     const VARIABLE: &str = "POSTRIDER_SOURCE__URL";
     command.env(VARIABLE, url).env_remove(format!("{VARIABLE}_FILE"));
 }
 
-/// `tail` with the configured Kafka side.
 fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let loaded = context.load(brokers_flag(args.brokers.as_deref()))?;
     let mut args = args.clone();
@@ -121,7 +120,7 @@ fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, CommandF
     let kafka = postrider_relay::kafka_spec(&loaded.config);
     match tail::run(&args, kafka.clone(), context.color_stdout()) {
         Err(tail::TailError::Reader(ReaderError::UnknownTopic(topic))) => {
-            // Brokers that do not list their topics leave the advice without a name.
+            // Without a list of topics, the help names none.
             let there = postrider_kafka::topic_names(&kafka).unwrap_or_default();
             let help = topic_help::missing_topic_help(&topic, &there, &kafka.brokers);
             Err(CommandFailure::from(ReaderError::UnknownTopic(topic)).help(help))
@@ -130,19 +129,17 @@ fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, CommandF
     }
 }
 
-/// What `-b` says instead of the configuration, and by the same rules.
 fn brokers_flag(brokers: Option<&str>) -> Vec<FlagValue> {
     let flag =
         |value: &str| FlagValue { key: "kafka.brokers", value: value.to_owned(), flag: "-b" };
     brokers.map(flag).into_iter().collect()
 }
 
-/// Advice with its placeholder for brokers filled in.
 fn with_brokers(help: &str, brokers: &[String]) -> String {
     help.replace("BROKER", &brokers.join(","))
 }
 
-/// Refuses what is about a slot where rows are polled.
+/// Refuses a command about a slot if rows are polled.
 fn needs_slot(config: &Config, what: &str) -> Result<(), CommandFailure> {
     if config.source.mode == SourceMode::Stream {
         return Ok(());
@@ -157,7 +154,7 @@ fn needs_slot(config: &Config, what: &str) -> Result<(), CommandFailure> {
     ))
 }
 
-/// The control plane's runtime: one thread, as the hot path has its own.
+/// Runtime with one thread for the control plane; the hot path has its own.
 fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

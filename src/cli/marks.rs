@@ -1,22 +1,20 @@
-//! Marks of states, and text that fits the columns of a terminal, for `status` and `top`.
+//! Marks of states, and text that fits a terminal, for `status` and `top`.
 //!
-//! Input: a state, a text, a width. Output: a sign and a colour, or lines. Invariant: a sign says what its colour says;
-//! no line but a step is wider than the width; a long word loses its middle, and text its spaces at line ends.
+//! Invariant: the sign and the colour of a mark agree. Only steps are wider than the width. A long
+//! word loses its middle.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
 
-/// Columns of a terminal; `None` of anything else.
 pub(crate) fn columns(stream: impl AsFd) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// How good a state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     Good,
-    /// Rows are delivered, and somebody should look.
+    /// Rows are delivered, but a person should look.
     Attention,
     Bad,
     /// Not known, or not in use.
@@ -24,7 +22,7 @@ pub(crate) enum Mark {
 }
 
 impl Mark {
-    /// One column.
+    /// Sign that is one column wide.
     pub(crate) const fn sign(self) -> char {
         match self {
             Self::Good => '✓',
@@ -43,37 +41,33 @@ impl Mark {
         }
     }
 
-    /// The text in the mark's colour.
     pub(crate) fn paint(self, text: &str, color: bool) -> String {
         if color { format!("\x1b[{}m{text}\x1b[0m", self.style()) } else { text.to_owned() }
     }
 }
 
-/// A named part and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MarkedLine {
     pub(crate) mark: Mark,
     pub(crate) name: &'static str,
     pub(crate) text: String,
-    /// Advice and commands below it, whole: a command that is broken into lines cannot be copied.
+    /// Advice and commands, never wrapped, so that a command can be copied.
     pub(crate) steps: Vec<String>,
 }
 
-/// Columns of the names and what stands before them.
+/// Columns of mark and name.
 const INDENT: usize = 16;
-/// Letters of a unit at most.
 const UNIT_MAX: usize = 5;
-/// Columns of text that are left in a terminal however narrow.
+/// Minimum columns of text.
 const TEXT_MIN: usize = 16;
 
-/// The lines below each other. `width`: columns of the terminal; `None` leaves long lines as they are.
+/// `width`: columns of the terminal; `None` does not wrap.
 pub(crate) fn marked_text(lines: &[MarkedLine], width: Option<usize>, color: bool) -> String {
     let mut out = String::new();
     for MarkedLine { mark, name, text, steps } in lines {
         let room = width.map(|width| width.saturating_sub(INDENT).max(TEXT_MIN));
         let wrapped = room.map_or_else(|| vec![text.clone()], |room| wrapped(text, room));
         for (at, part) in wrapped.iter().enumerate() {
-            // Writing to a string cannot fail.
             let _ = if at == 0 {
                 let sign = mark.paint(&mark.sign().to_string(), color);
                 let part = if *mark == Mark::Bad { mark.paint(part, color) } else { part.clone() };
@@ -89,13 +83,13 @@ pub(crate) fn marked_text(lines: &[MarkedLine], width: Option<usize>, color: boo
     out
 }
 
-/// The text in lines of at most this many columns, broken at spaces.
+/// Wraps a text at spaces.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut words = text.split_whitespace().peekable();
     while let Some(word) = words.next() {
         let mut word = word.to_owned();
-        // A number stays with its unit.
+        // A number and its unit stay together.
         if word.chars().all(|char| char.is_ascii_digit()) {
             word.extend(
                 words.next_if(|next| next.len() <= UNIT_MAX).map(|unit| format!(" {unit}")),
@@ -116,7 +110,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A name, or its beginning and its end: names of one system mostly begin alike.
+/// Beginning and end of a long name, because names in one system often begin alike.
 pub(crate) fn shortened(name: &str, width: usize) -> String {
     let count = name.chars().count();
     if count <= width {
@@ -130,11 +124,10 @@ pub(crate) fn shortened(name: &str, width: usize) -> String {
     format!("{begin}{ellipsis}{end}")
 }
 
-/// Columns of the snapshots.
 #[cfg(test)]
 pub(crate) const WIDTHS: [u16; 4] = [50, 80, 120, 200];
 
-/// Compares what is shown with a file of this crate.
+/// Compares output with a file of this crate.
 #[cfg(test)]
 pub(crate) fn assert_snapshot(path: &str, shown: &str) {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);

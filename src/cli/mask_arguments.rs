@@ -1,19 +1,16 @@
-//! Masks secrets of the command line in error messages that repeat arguments.
-//!
-//! Input: a message or a clap error, and the words that were typed (`typed_words`). Output: the text
-//! without their secrets. Parsers and file systems repeat a URL with a password that was typed in a wrong
-//! place; this removes the password.
+//! Masks secrets of the command line in messages that repeat arguments, for example a URL with a
+//! password that was typed in a wrong place.
 
 use postrider_secrets::mask::{for_scrubbing, mask_text, scrub, secret_parts};
 use postrider_service::shell::shell_word;
 
-/// The text, in which words that hold a secret stand without it.
+/// The text, with secrets of these words masked.
 pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>) -> String {
     let mut text = text.to_owned();
     let mut pieces = Vec::new();
     for word in words {
         pieces.extend(secret_parts("", &word));
-        // A value may be repeated without the flag before it.
+        // A message may repeat a value without its flag.
         let value = word.split_once('=').map(|(_, value)| value);
         for part in [Some(&*word), value].into_iter().flatten() {
             let masked = mask_text(part);
@@ -25,12 +22,11 @@ pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>
     scrub(&text, &for_scrubbing(pieces))
 }
 
-/// The words of this process's command line.
 pub fn typed_words() -> impl Iterator<Item = String> {
     std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
 }
 
-/// The command line of these words, for a shell: without some words, with others, and with its secrets masked.
+/// The command line for a shell: without some words, with others, and with secrets masked.
 pub fn typed_command(
     words: impl IntoIterator<Item = String>,
     without: &[&str],
@@ -47,8 +43,8 @@ pub fn typed_command(
     line
 }
 
-/// What clap says about a line that it refuses, without the secrets of these words and of the values
-/// that came from the environment. `None` where nothing had to be taken out: clap prints better then.
+/// Clap's message without the secrets of these words and of environment values. `None` if nothing
+/// was masked, because clap itself prints better.
 pub fn clap_error_without_secrets(
     error: &clap::Error,
     words: impl IntoIterator<Item = String>,
@@ -116,7 +112,7 @@ mod tests {
             let said = clap_error_without_secrets(&error, line.clone());
             let said = said.unwrap_or_else(|| error.render().to_string());
             assert!(!said.contains("hunter22"), "{line:?}: {said}");
-            // Out of the environment, nobody typed it.
+            // A secret from the environment was not typed.
             let said = clap_error_without_secrets(&error, []);
             let said = said.unwrap_or_else(|| error.render().to_string());
             assert!(!said.contains("hunter22"), "{line:?}: {said}");

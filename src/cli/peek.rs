@@ -1,8 +1,8 @@
-//! `postrider peek`: prints the records of the rows that wait in the slot, consuming none.
+//! `postrider peek`: prints the records of rows that wait in the slot, without consuming them.
 //!
-//! Input: the configuration, how many rows. Output: a line of JSON for each, as `route` prints it, or on a terminal what
-//! `tail` draws, in the order of their commits; on stderr whether there are more. Exit code 1 if too much that is no row
-//! lies before the first rows. Invariant: what the slot has confirmed stays; of a slot that a relay reads, a temporary copy is read, which ends with the command.
+//! Output: JSON lines as in `route`, or on a terminal as in `tail`, in commit order; exit code 1 if
+//! too many other messages precede the first row. Invariant: the slot's confirmed position stays.
+//! If a relay reads the slot, a temporary copy is read, which ends with the command.
 
 use std::io::{self, IsTerminal as _};
 
@@ -17,13 +17,13 @@ use super::route::rehearse_stream;
 use postrider_postgres::control::{self, ControlError, PeekRequest};
 use postrider_relay::{Plan, RelayError};
 
-/// Messages that a row takes at most where each has a transaction of its own: begin, table, row, commit.
+/// Maximum of messages per row, with a transaction per row: begin, table, row, commit.
 const MESSAGES_A_ROW: u32 = 4;
 
-/// What is no row may lie before the rows: other tables of the publication, and before PostgreSQL 15 a begin and a commit
-/// for each transaction of the server. So more is asked for, each time so many times as much.
+/// Factor by which each further attempt reads more. Other tables of the publication may precede the
+/// rows, and before PostgreSQL 15 a begin and a commit per transaction of the server.
 const GROWTH: u32 = 8;
-/// At most so many, which are held in memory.
+/// Maximum of messages, which are held in memory.
 const MESSAGES_MAX: u32 = 1_000_000;
 
 /// `peek [--limit N]`
@@ -47,7 +47,6 @@ pub struct PeekArgs {
     pub limit: u32,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
     needs_slot(&config, "postrider peek")?;
@@ -88,7 +87,6 @@ pub(crate) fn run(args: &PeekArgs, context: &Context) -> Result<ExitCode, Comman
     for line in lines.iter().take(args.limit as usize) {
         if is_drawn {
             let mut text = Vec::new();
-            // Writing to memory cannot fail.
             let _ = line.write_pretty(&mut text, context.color_stdout());
             context.print_bytes(&text)?;
         } else {

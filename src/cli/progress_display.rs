@@ -1,7 +1,7 @@
-//! Progress of a long command on stderr: a bar on a terminal, elsewhere a log line every 10 s, in JSON if the log is.
+//! Progress of a long command on stderr: a bar on a terminal, otherwise a log line every 10 s.
 //!
-//! Input: a function that reads counters. Output: the same numbers in each form. Invariant: a thread of its own reads
-//! the counters, so the work never waits for the display; a log level above INFO turns all forms off.
+//! Invariant: a separate thread reads the counters, so that the work never waits for the display. A
+//! log level above INFO turns the display off.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _};
@@ -18,18 +18,15 @@ use super::mask_arguments::{typed_command, typed_words};
 use postrider_config::LogFormat;
 use postrider_relay::{Reading, Total, Unit};
 
-/// Pause between two bars.
 const BAR_EVERY: Duration = Duration::from_millis(200);
-/// Pause between two lines, and the time over which a rate is measured.
+/// Pause between two lines, and period over which a rate is measured.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Minimum age of a stage for a time left.
+/// Minimum age of a stage before a remaining time is shown.
 const RATE_AFTER: Duration = Duration::from_secs(3);
-/// Longest time left that is shown.
+/// Longest remaining time that is shown.
 const LEFT_MAX: Duration = Duration::from_hours(100);
-/// Cells of a bar.
 const BAR_CELLS: std::ops::RangeInclusive<usize> = 6..=30;
 
-/// A display, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ProgressDisplay {
     stop: Option<Sender<()>>,
@@ -37,7 +34,6 @@ pub(crate) struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    /// Shows what `read` returns, in the form that fits stderr.
     pub(crate) fn start(
         context: &Context,
         read: impl Fn() -> Option<Reading> + Send + 'static,
@@ -59,7 +55,6 @@ impl ProgressDisplay {
         }
     }
 
-    /// Shows what `read` returns as log lines.
     pub(crate) fn lines(read: impl Fn() -> Option<Reading> + Send + 'static) -> Self {
         Self::every(LINE_EVERY, move |pace| {
             if let Some(reading) = read() {
@@ -80,7 +75,7 @@ impl ProgressDisplay {
             }
             logs::draw("");
         });
-        // The work does not need the thread.
+        // The work continues without the thread.
         Self { stop: Some(stop), thread: thread.ok() }
     }
 }
@@ -88,13 +83,13 @@ impl ProgressDisplay {
 impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A panic of the display is not one of the command.
+        // A panic of the display must not fail the command.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Logs the kept state of an interrupted command, and the command that resumes it: the typed one `without` and `with` these
-/// words.
+/// Logs the kept state of an interrupted command, and the command that resumes it: the typed one
+/// `without` and `with` these words.
 pub(crate) fn tell_interrupted(
     reading: Option<Reading>,
     kept: &str,
@@ -107,7 +102,7 @@ pub(crate) fn tell_interrupted(
     resume
 }
 
-/// The total, unless more is done than it says.
+/// The total, unless more is already done.
 fn known(reading: &Reading) -> Option<u64> {
     match reading.total {
         Total::Exactly(total) | Total::About(total) => Some(total),
@@ -116,7 +111,6 @@ fn known(reading: &Reading) -> Option<u64> {
     .filter(|total| *total > 0 && *total >= reading.all())
 }
 
-/// What was done of a stage in the last while.
 #[derive(Debug, Default)]
 struct Pace {
     since: Option<Instant>,
@@ -143,7 +137,6 @@ impl Pace {
     }
 }
 
-/// What each form shows.
 #[derive(Debug, Clone, Copy)]
 struct Numbers {
     reading: Reading,
@@ -159,7 +152,7 @@ impl Numbers {
         u64::try_from(percent).ok().map(|percent| percent.min(most))
     }
 
-    /// `None` while the rate says little.
+    /// Remaining time; `None` while the rate is unreliable.
     fn left(&self) -> Option<Duration> {
         let left = known(&self.reading)?.saturating_sub(self.reading.all());
         let rate = self.per_second.filter(|rate| *rate > 0 && self.age >= RATE_AFTER)?;
@@ -183,7 +176,8 @@ impl Numbers {
         );
     }
 
-    /// One line that is narrower than the terminal. Parts that do not fit are left out, and no number is cut.
+    /// One line, narrower than the terminal. Parts that do not fit are left out, and no number is
+    /// cut.
     fn to_bar(self, width: usize, color: bool) -> String {
         let Reading { stage, unit, total, .. } = self.reading;
         let amount = |amount: u64| match unit {
@@ -213,7 +207,7 @@ impl Numbers {
             &[&percent, &left],
             &[&percent],
         ];
-        // A bar replaces the last numbers if it has room.
+        // A bar replaces the last numbers if it fits.
         if let Some(done) = self.percent() {
             for parts in shorter {
                 let text = joined(parts);
@@ -229,7 +223,6 @@ impl Numbers {
     }
 }
 
-/// The parts that are not empty.
 fn joined(parts: &[&str]) -> String {
     let parts: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
     parts.join("  ")
@@ -260,7 +253,6 @@ mod tests {
         Reading { stage: "delivering rows", unit: Unit::Rows, before, done, total, since }
     }
 
-    /// After this many seconds in which so many rows were done.
     fn numbers(seconds: u64, rows: (u64, u64), total: Total) -> Numbers {
         let since = Instant::now();
         let mut pace = Pace::default();

@@ -1,10 +1,9 @@
-//! `postrider repair`: after a slot was lost, dropped or moved, delivers the rows that are missing in Kafka, and makes
-//! the slot so that the relay goes on just after them.
+//! `postrider repair`: after a slot was lost, dropped or moved, delivers the rows that are missing
+//! in Kafka, and creates the slot just behind them.
 //!
-//! Input: the configuration, a window of time, what becomes of rows of which nobody can tell; `--execute`, or only the
-//! plan. Output: how many rows are delivered, missing or unknown; with `--execute` records in Kafka, a slot, and a
-//! summary. Invariant: without `--execute` nothing is written but temporary files; what may have been delivered is
-//! neither sent nor left out unless the operator says so.
+//! Output: how many rows are delivered, missing or unknown; with `--execute` records, a slot, and a
+//! summary. Invariant: without `--execute` only temporary files are written. A row that may have
+//! been delivered is neither sent nor left out without the operator's decision.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -93,7 +92,6 @@ impl RepairArgs {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let Loaded { config, stream, .. } = context.load(Vec::new())?;
     needs_slot(&config, "postrider repair")?;

@@ -1,8 +1,7 @@
-//! `postrider replay`: sends rows of the outbox table once more.
+//! `postrider replay`: sends rows of the outbox table again.
 //!
-//! Input: the configuration and a filter; `--execute`, or only the plan. Output: how many rows fit; with `--execute`
-//! their records in Kafka, each with a header that says so, and a summary. Invariant: without `--execute` nothing is
-//! sent; the position of a slot is never moved.
+//! Output: how many rows match; with `--execute` their records, each with a header that marks it,
+//! and a summary. Invariant: without `--execute` nothing is sent; no slot is moved.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -91,14 +90,13 @@ impl ReplayArgs {
     }
 }
 
-/// A duration is so long ago; anything else is for Postgres to read.
+/// Time of a duration ago. Any other text is left to Postgres.
 pub(super) fn moment(text: &str) -> String {
     let Ok(ago) = parse_duration(text) else { return text.to_owned() };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     rfc3339(i64::try_from(now.saturating_sub(ago).as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Runs it.
 pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let Loaded { config, stream, .. } = context.load(Vec::new())?;
     if let Some(topic) = args.to.clone()
@@ -109,7 +107,7 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     let plan = Plan { topic: args.to.clone(), stream, ..Plan::of(config) };
     let job = TableJob { rows: TableRows::Replay(args.filter()), rate: args.rate };
     let runtime = super::runtime()?;
-    // What Postgres cannot read is refused before anything is sent.
+    // A time that Postgres cannot read is refused before anything is sent.
     let found = runtime.block_on(preview(&plan, &job)).map_err(mistyped)?;
     if !args.execute {
         print_plan(&found.tables, context)?;
@@ -140,7 +138,8 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     exit_of(&summary)
 }
 
-/// Brokers that create topics would create a mistyped one. On others all rows would become dead letters, one by one.
+/// Refuses a missing topic. Brokers might create a mistyped one, or every row would become a dead
+/// letter.
 pub(super) fn refuse_absent(kafka: &KafkaSpec, topic: &str) -> Result<(), CommandFailure> {
     if lacks_topic(kafka, topic)? {
         return Err(SinkError::UnknownTopic { topic: topic.to_owned() }.into());
@@ -148,7 +147,8 @@ pub(super) fn refuse_absent(kafka: &KafkaSpec, topic: &str) -> Result<(), Comman
     Ok(())
 }
 
-/// Text that is no value of its column (class 22, data exception) is a mistake of the command line.
+/// Text that is not valid for its column (class 22, data exception) is a mistake of the command
+/// line.
 fn mistyped(error: RelayError) -> CommandFailure {
     let RelayError::Wal(WalError::Server(message)) = &error else { return error.into() };
     if !message.code.starts_with("22") {

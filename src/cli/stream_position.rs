@@ -1,9 +1,9 @@
-//! Whether a stream can be carried on from its slot, asked without the slot: what `prune` goes by, and `doctor`.
+//! Decides, without taking the slot, if a stream can continue from its slot; for `prune` and
+//! `doctor`.
 //!
-//! Input: where the slot was, the source, and the newest progress in Kafka. Output: a [`StreamPosition`], which the
-//! gate of `run` judges. Invariant: what is read here is read after the slot, and the end of the log after the
-//! progress. Beside a live relay all three grow, the slot behind the progress and the progress behind the log: read
-//! in this order, none seems to be ahead of the next one unless it is.
+//! Output: a [`StreamPosition`], which the gate of `run` judges. Invariant: slot, progress and end
+//! of the log are read in this order. A live relay advances all three, the slot behind the progress
+//! and the progress behind the log. So none can falsely appear ahead of the next.
 
 use tokio::runtime::Runtime;
 
@@ -20,7 +20,6 @@ use postrider_postgres::control::{
 use postrider_postgres::wal::{Connection, SessionParams};
 use postrider_relay::{Plan, RelayError};
 
-/// Where a slot was.
 #[derive(Debug, Clone)]
 pub(crate) struct SlotPlace {
     pub(crate) slot: String,
@@ -28,7 +27,6 @@ pub(crate) struct SlotPlace {
     pub(crate) next_xid: u64,
 }
 
-/// The facts that the gate judges a stream by, and the stream's progress in Kafka.
 #[derive(Debug)]
 pub(crate) struct StreamPosition {
     facts: Facts,
@@ -36,7 +34,7 @@ pub(crate) struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// Asks Kafka, and then the server. A source that a relay refuses is refused.
+    /// Asks Kafka, then the server. Refuses a source that a relay refuses.
     pub(crate) fn after(
         place: SlotPlace,
         plan: &Plan,
@@ -56,7 +54,7 @@ impl StreamPosition {
             }
             return Ok(Self { facts: Facts { lineage: stream, ..facts }, progress });
         };
-        // Another relay's publication is known by what its progress says.
+        // The progress of another relay identifies its publication.
         let publication = if is_own || progress.lineage.publication == 0 {
             wanted.publication.clone()
         } else {
@@ -83,18 +81,18 @@ impl StreamPosition {
             Some(timeline) if timeline == progress.lineage.timeline => {
                 facts.lineage.timeline = timeline;
             }
-            // What a timeline descends from is told to a role alone that may replicate.
+            // Only a role with REPLICATION can read the history of a timeline.
             _ => descent(client, &mut facts)?,
         }
         Ok(Self { facts, progress: Some(progress) })
     }
 
-    /// The gate's verdict on a session that began here.
+    /// Verdict of the gate on a session that begins here.
     pub(crate) fn judge(&self, exactly_once: bool) -> Result<Resume, GateError> {
         judge(&Facts { exactly_once, ..self.facts.clone() }, self.progress.as_ref())
     }
 
-    /// Since when the stream has left out no row, if it can be carried on.
+    /// Point since which the stream has left out no row, if it can continue.
     pub(crate) fn since(&self) -> Result<Option<Since>, GateError> {
         let resume = self.judge(true)?;
         let progress = self.progress.as_ref();
@@ -102,7 +100,7 @@ impl StreamPosition {
     }
 }
 
-/// The newest progress of a slot, whether or not the slot exists.
+/// Newest progress of a slot, which may not exist any more.
 pub(crate) fn progress_of(
     plan: &Plan,
     server: &ServerFacts,
@@ -116,7 +114,7 @@ fn progress(plan: &Plan, stream: &Lineage) -> Result<Option<Progress>, CommandFa
     Ok(newest_progress(&kafka, &stream.key())?)
 }
 
-/// The lineage of a stream, as far as the server and the slot's name tell.
+/// Lineage of a stream, from the server and the slot's name.
 fn stream(server: &ServerFacts, slot: &str) -> Result<Lineage, PruneError> {
     let Some((system, _)) = server.system.clone() else {
         return Err(PruneError::SystemUnknown { role: server.role.clone() });
@@ -125,14 +123,13 @@ fn stream(server: &ServerFacts, slot: &str) -> Result<Lineage, PruneError> {
     Ok(Lineage { system, database, slot, ..Lineage::default() })
 }
 
-/// Where the relay of that slot keeps progress: in a topic that all slots share, or in its own.
+/// Progress topic of that slot's relay: shared by all slots, or its own.
 fn topic(plan: &Plan, slot: &str) -> String {
     let named = |slot: &str| format!("{PROGRESS_PREFIX}{slot}");
     let configured = plan.kafka.progress_topic.as_str();
     if configured == named(&plan.config.source.slot) { named(slot) } else { configured.to_owned() }
 }
 
-/// Adds the timeline, and what it descends from.
 fn descent(client: &Client, facts: &mut Facts) -> Result<(), CommandFailure> {
     let mut connection = Connection::open(client.server(), &SessionParams::default())?;
     let identity = connection.identify_system()?;
@@ -142,7 +139,8 @@ fn descent(client: &Client, facts: &mut Facts) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// The source, unless a relay would refuse it: rows of it would not be delivered. Only a relay needs REPLICATION.
+/// Inspects the source. Refuses what a relay refuses, except a missing REPLICATION, which only a
+/// relay needs.
 pub(crate) async fn look(
     client: &Client,
     wanted: &Requirements,

@@ -1,8 +1,5 @@
-//! `postrider tail`: prints records of topics, with kcat's options.
-//!
-//! Input: arguments, and the Kafka configuration if there is one. Output: records on stdout, in a form for
-//! terminals or for pipes, as JSON lines, or in the user's own format. No offset is committed; a closed
-//! pipe ends it quietly.
+//! `postrider tail`: prints records of topics, with kcat's options. No offset is committed; a
+//! closed pipe ends the command quietly.
 
 mod format;
 mod json;
@@ -19,10 +16,9 @@ use postrider_kafka::{
 
 use format::Template;
 
-/// How long the brokers may take to answer and to name the topics' partitions.
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long an idle follower waits before it looks whether its reader is still there.
+/// Maximum wait of an idle follower before it checks for a closed pipe.
 const IDLE_WAIT: Duration = Duration::from_millis(500);
 
 /// Arguments of `postrider tail`.
@@ -92,19 +88,15 @@ pub enum IsolationArg {
     ReadUncommitted,
 }
 
-/// Why `tail` ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TailError {
-    /// Kafka's side.
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// Standard output's side.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
 }
 
 impl TailError {
-    /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Reader(error) => error.hint(),
@@ -112,7 +104,6 @@ impl TailError {
         }
     }
 
-    /// The process's exit code, from the product's table.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Reader(ReaderError::Settings(_)) => 78,
@@ -123,7 +114,7 @@ impl TailError {
     }
 }
 
-/// Reads until the end, the count, or a closed pipe. `color` is for terminals only.
+/// Reads until the end, the count, or a closed pipe. `color` applies only to terminals.
 pub(crate) fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), TailError> {
     "postrider-tail".clone_into(&mut kafka.client_id);
     let spec = ReaderSpec {
@@ -146,7 +137,7 @@ pub(crate) fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<
     }
 }
 
-/// Writes what is read, flushing whenever nothing more is at hand.
+/// Writes records, and flushes if no more are available.
 fn copy(mut reader: Reader, mut out: TailOutput, most: u64) -> Result<(), TailError> {
     let mut written = 0;
     let mut wait = Duration::ZERO;
@@ -170,14 +161,12 @@ fn copy(mut reader: Reader, mut out: TailOutput, most: u64) -> Result<(), TailEr
     Ok(out.flush()?)
 }
 
-/// How records are written.
 enum Layout {
     Pretty { color: bool },
     Json,
     Template(Template),
 }
 
-/// Standard output.
 struct TailOutput {
     stdout: BufWriter<StdoutLock<'static>>,
     layout: Layout,
@@ -207,8 +196,8 @@ impl TailOutput {
         self.stdout.flush()
     }
 
-    /// Whether the other end of the pipe is gone, so that an idle follower need not wait for its
-    /// next record to find out.
+    /// Whether the reader of the pipe is gone. An idle follower needs this check because it does
+    /// not write.
     fn is_abandoned(&self) -> bool {
         let mut fds = [PollFd::new(self.stdout.get_ref(), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

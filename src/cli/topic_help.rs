@@ -1,14 +1,11 @@
-//! Advice for a topic that does not exist.
-//!
-//! Input: its name, the topics of the brokers, the brokers. Output: the name that was probably meant, and the command that
-//! lists all. Pure.
+//! Help for a topic that does not exist: the intended name, and the command that lists all topics.
+//! Pure.
 
 use postrider_config::typo;
 
-/// Letters of a name for each letter that may be wrong in it.
+/// One letter in this many may be wrong in a name.
 const LETTERS_PER_ERROR: usize = 4;
 
-/// Advice, a step on each line.
 pub(super) fn missing_topic_help<'a>(
     topic: &str,
     there: impl IntoIterator<Item = &'a String>,

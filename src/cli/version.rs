@@ -1,7 +1,5 @@
-//! `postrider version`: prints the version, the commit it was built from, and librdkafka's version and
-//! features.
-//!
-//! Output: text or JSON on stdout; `build_info` has the same facts for `/metrics` and the start of the log.
+//! `postrider version`: prints the version, the commit it was built from, and librdkafka's version
+//! and features.
 
 use serde_json::json;
 
@@ -12,10 +10,10 @@ use super::failure::CommandFailure;
 use postrider_config::{Config, Loaded};
 use postrider_relay::telemetry::{BuildInfo, StreamEnds};
 
-/// The commit this was built from, where the build said so.
+/// Commit of the build, if it was set.
 const GIT_SHA: Option<&str> = option_env!("POSTRIDER_GIT_SHA");
 
-/// The facts for `/metrics` and the start of the log.
+/// Facts for `/metrics` and the start of the log.
 pub(crate) fn build_info(slot: &str) -> BuildInfo {
     BuildInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -26,7 +24,6 @@ pub(crate) fn build_info(slot: &str) -> BuildInfo {
     }
 }
 
-/// The facts of a relay that runs this configuration.
 pub(crate) fn build_info_of(loaded: &Loaded) -> BuildInfo {
     let Config { source, kafka, .. } = &loaded.config;
     let ends = StreamEnds {
@@ -40,7 +37,6 @@ pub(crate) fn build_info_of(loaded: &Loaded) -> BuildInfo {
     BuildInfo { ends, ..build_info(&source.slot) }
 }
 
-/// Runs it.
 pub(crate) fn run(context: &Context) -> Result<ExitCode, CommandFailure> {
     let build = build_info("");
     let features = postrider_kafka::client_features();

@@ -1,7 +1,5 @@
-//! Converts errors of the dead-letter commands to a `CommandFailure`: exit code, error code, text and hint.
-//!
-//! Errors of reading and sending are converted as elsewhere, except that a missing dead-letter topic has a
-//! hint of its own.
+//! Converts errors of the dead-letter commands to a `CommandFailure`. A missing dead-letter topic
+//! has its own hint.
 
 use crate::codes;
 use crate::dead_letters::DeadLettersError;
@@ -22,7 +20,7 @@ impl From<DeadLettersError> for CommandFailure {
                 return error.into();
             }
             DeadLettersError::Topic(DeadLetterError::Sink(error)) => return error.into(),
-            // The exit code of the cause, with its own words before it.
+            // Exit code of the cause, with this error's text.
             DeadLettersError::Topic(DeadLetterError::Unconfirmed { ref source, .. }) => {
                 Self::from(source.clone()).exit
             }

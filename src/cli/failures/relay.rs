@@ -1,7 +1,4 @@
-//! Converts errors of the relay, `RelayError`, to a `CommandFailure`: exit code, error code, text and hint.
-//!
-//! Errors of Postgres, Kafka and the pipeline within it are converted as elsewhere; this file adds what
-//! only a running relay meets, such as a slot that another relay holds or a stop that took too long.
+//! Converts `RelayError` to a `CommandFailure`: exit code, error code, text and hint.
 
 use crate::codes::{self, ErrorCode};
 use crate::exit::ExitCode;
@@ -12,7 +9,7 @@ impl From<RelayError> for CommandFailure {
     fn from(error: RelayError) -> Self {
         let hint = error.hint();
         let (exit, code) = match error {
-            // The exit code and the code of the cause, with our own words.
+            // Both codes of the cause, with this error's text.
             RelayError::DeadLetters(ref cause) => {
                 (Self::from(cause.clone()).exit, codes::sink(cause))
             }

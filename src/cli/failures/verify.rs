@@ -1,8 +1,5 @@
-//! Converts errors of comparing tables with topics, in `verify` and `repair`, to a `CommandFailure`: exit code, error
-//! code, text and hint.
-//!
-//! Errors of the database, the brokers and the routing are converted as elsewhere. What the comparison finds is no
-//! error: it is on stdout, with exit code 1.
+//! Converts errors of `verify` and `repair` to a `CommandFailure`. Findings of the comparison are
+//! not errors: they are on stdout, with exit code 1.
 
 use crate::codes;
 use crate::exit::ExitCode;

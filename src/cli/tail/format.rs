@@ -1,14 +1,11 @@
-//! Parses kcat's format strings (`tail -f`), and writes records in them.
-//!
-//! Input: text such as `%t [%p] at %o: %k %s\n`. Output: a `Template` that writes records, or the first
-//! mistake (`TemplateError`).
+//! Parses kcat's format strings (`tail -f`), such as `%t [%p] at %o: %k %s\n`, and writes records
+//! in them.
 
 use std::io::{self, Write};
 use std::str::{Chars, FromStr};
 
 use postrider_kafka::Received;
 
-/// A format, ready to write records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template(Vec<Piece>);
 
@@ -31,16 +28,12 @@ enum Field {
     KeyLength,
 }
 
-/// What is wrong with a format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// No such field.
     #[error("%{0} is not a field: use %t %p %o %k %s %h %T %S %K or %%")]
     UnknownField(char),
-    /// No such escape.
     #[error("\\{0} is not an escape: use \\n \\r \\t \\\\ or \\xNN")]
     UnknownEscape(char),
-    /// The format ends within a field or an escape.
     #[error("the format ends in the middle of a field or escape")]
     Unfinished,
 }
@@ -66,12 +59,11 @@ impl FromStr for Template {
 }
 
 impl Template {
-    /// `%s\n`: what is written where no format is given and no terminal listens.
+    /// `%s\n`: the format for pipes if none is given.
     pub(super) fn value_lines() -> Self {
         Self(vec![Piece::Field(Field::Value), Piece::Text(b"\n".to_vec())])
     }
 
-    /// Writes one record.
     pub(super) fn write(&self, out: &mut impl Write, record: &Received<'_>) -> io::Result<()> {
         for piece in &self.0 {
             match piece {
@@ -91,7 +83,7 @@ impl Template {
     }
 }
 
-/// The field a letter stands for; none for a percent sign.
+/// Field of a letter; `None` for a percent sign.
 fn field(letter: char) -> Result<Option<Field>, TemplateError> {
     Ok(Some(match letter {
         't' => Field::Topic,
@@ -108,7 +100,7 @@ fn field(letter: char) -> Result<Option<Field>, TemplateError> {
     }))
 }
 
-/// The byte an escape stands for, after its backslash.
+/// Byte of an escape, after its backslash.
 fn escape(rest: &mut Chars<'_>) -> Result<u8, TemplateError> {
     match rest.next().ok_or(TemplateError::Unfinished)? {
         'n' => Ok(b'\n'),

@@ -1,7 +1,5 @@
-//! Prints one JSON line per record, in the layout of `kcat -J`, so that scripts for kcat work.
-//!
-//! Input: a record. Output: topic, partition, offset, timestamp, headers, key and payload. Bytes that are
-//! not UTF-8 become `{"$hex":".."}`, as in `postrider route`; null stays null.
+//! Prints one JSON line per record, in the layout of `kcat -J`. Bytes that are not UTF-8 become
+//! `{"$hex":".."}`, as in `postrider route`; null stays null.
 
 use std::io::{self, Write};
 
@@ -25,7 +23,6 @@ struct Envelope<'a> {
     payload: DisplayBytes<'a>,
 }
 
-/// Writes one record and a line feed.
 pub(super) fn write(out: &mut impl Write, record: &Received<'_>) -> io::Result<()> {
     let pair =
         |(name, value): (_, _)| [DisplayBytes(Some(str::as_bytes(name))), DisplayBytes(value)];

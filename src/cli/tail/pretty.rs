@@ -13,19 +13,17 @@ use crate::display_bytes::shown;
 use postrider_core::route::rfc3339;
 use postrider_kafka::Received;
 
-/// Texts of a record.
 pub(crate) struct RecordLines {
     pub(crate) timestamp_ms: Option<i64>,
     /// Topic, and partition and offset if they are known.
     pub(crate) place: String,
     pub(crate) key: String,
-    /// Such as `id=4c1e`.
+    /// For example `id=4c1e`.
     pub(crate) headers: Vec<String>,
     pub(crate) value: String,
 }
 
 impl RecordLines {
-    /// Writes two or three lines.
     pub(crate) fn write(&self, out: &mut impl Write, color: bool) -> io::Result<()> {
         let (dim, bold, plain) =
             if color { ("\x1b[2m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
@@ -39,12 +37,9 @@ impl RecordLines {
     }
 }
 
-/// Text for a key that is null.
 pub(crate) const NO_KEY: &str = "(no key)";
-/// Text for a value that is null.
 pub(crate) const NULL: &str = "(null)";
 
-/// Writes one record over two or three lines.
 pub(super) fn write(out: &mut impl Write, record: &Received<'_>, color: bool) -> io::Result<()> {
     let header = |(name, value): (&str, Option<&[u8]>)| {
         format!("{}={}", shown(Some(name.as_bytes()), ""), shown(value, NULL))
