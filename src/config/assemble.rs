@@ -1,8 +1,6 @@
-//! Builds a validated `Config` from the merged settings, or reports every mistake.
-//!
-//! Input: one setting per option; the environment, for libpq. Checks of several options are here;
-//! checks of single values are in `checks`. Invariant: nothing outside of this process is
-//! contacted; a mistake points at the place where its value was typed.
+//! Builds a validated `Config` from the merged settings, or reports every mistake at the place
+//! where its value was typed. Checks of several options are here; checks of single values are in
+//! `checks`. Nothing is contacted.
 
 use postrider_core::record::Partitioner;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +29,7 @@ use postrider_core::route::{
 use postrider_postgres::libpq::ConnectInfoWarning;
 use postrider_service::units::InvalidValue;
 
-/// Builds the configuration. Mistakes of the layers must be reported first.
+/// Mistakes of the layers must be reported first.
 pub(super) fn assemble(
     settings: &BTreeMap<String, Setting>,
     env: &dyn Fn(&str) -> Option<String>,
@@ -53,7 +51,6 @@ pub(super) fn assemble(
     }
 }
 
-/// Alternative column names, by the first name.
 type Aliases = BTreeMap<String, Vec<String>>;
 
 /// What these fields come to, or nothing where one is missing. Each is read, so that each mistake is found;
@@ -162,7 +159,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// First name of a column, if it has one; the others become its aliases.
+    /// First name of a column; others become its aliases.
     #[expect(clippy::option_option, reason = "as for `optional_column`")]
     fn optional(&mut self, key: &str, aliases: &mut Aliases) -> Option<Option<String>> {
         let items = match self.settings.get(key).map(|setting| &setting.value) {
@@ -221,7 +218,7 @@ impl SettingsReader<'_> {
         let letters = rejected? == Rejected::DeadLetter;
         let then = match word {
             MissingTopicWord::DeadLetter if letters => MissingTopic::Reject(deadline),
-            // Only dead letters end the wait for a late topic; the relay neither stops nor skips.
+            // Without dead letters, rows of a late topic wait.
             MissingTopicWord::DeadLetter => MissingTopic::Wait(None),
             MissingTopicWord::Wait if deadline.is_zero() => MissingTopic::Wait(None),
             MissingTopicWord::Wait => MissingTopic::Wait(Some(deadline)),
@@ -240,7 +237,7 @@ impl SettingsReader<'_> {
         Some(MissingPolicy { then, create: create?, create_max: create_max? })
     }
 
-    /// Checks topics in the configuration that rows may not go to.
+    /// Refuses configured topics that rows may not go to.
     fn topics(&mut self, config: &Config) {
         let route = &config.route;
         let mut templates = vec![("route.topic".to_owned(), route.regex.as_str(), &route.topic)];

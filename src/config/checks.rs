@@ -16,7 +16,6 @@ use postrider_service::units::InvalidValue;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
 const NAME_BYTES_MAX: usize = 63;
-/// Prefix of the relay's own headers.
 const OWN_PREFIX: &str = "postrider-";
 
 pub(super) fn identifier(text: &str) -> Result<String, InvalidValue> {
@@ -36,7 +35,7 @@ pub(super) fn slot(text: &str) -> Result<String, InvalidValue> {
     if name.chars().all(legal) {
         return Ok(name);
     }
-    // The suggestion must not repeat a password in another spelling.
+    // The name may be a password in a wrong place.
     let name = mask_text(&name);
     let suggestion: String =
         name.to_ascii_lowercase().chars().map(|c| if legal(c) { c } else { '_' }).collect();
@@ -59,7 +58,7 @@ pub(super) fn table(text: &str) -> Result<TableName, InvalidValue> {
 const QUOTES: &str = "write schema.table; a part with capitals, dots or the like goes in double quotes, as in SQL: \
                       public.\"Outbox\"";
 
-/// Part of a table's name as [`table`] reads it.
+/// Part of a name as [`table`] reads it.
 fn as_written(part: &str) -> String {
     match split_identifier(part) {
         Some(parts) if parts == [part] => part.to_owned(),
@@ -141,8 +140,7 @@ pub(super) fn create_rule(text: &str) -> Result<CreateRule, InvalidValue> {
     Ok(rule)
 }
 
-/// Whether a text contains an unreplaced variable of a shell or of Kubernetes: `${NAME}` or
-/// `$(NAME)`.
+/// An unreplaced variable of a shell or of Kubernetes: `${NAME}` or `$(NAME)`.
 pub(super) fn has_variable(text: &str) -> bool {
     [("${", '}'), ("$(", ')')].into_iter().any(|(opening, closing)| {
         text.match_indices(opening).any(|(at, _)| {
@@ -192,7 +190,7 @@ pub(super) fn dead_letters(
     Ok(topic)
 }
 
-/// The topic must hold only progress. The default name may belong to another slot.
+/// The topic must hold only progress. The default name may be another slot's.
 pub(super) fn progress_topic(text: &str) -> Result<String, InvalidValue> {
     let topic = topic(text)?;
     if topic.starts_with(PROGRESS_PREFIX) {
@@ -202,7 +200,6 @@ pub(super) fn progress_topic(text: &str) -> Result<String, InvalidValue> {
     Ok(topic)
 }
 
-/// Checks that rows may go to topics of this template.
 pub(super) fn reachable(spec: &TopicsSpec, regex: &str, topic: &str) -> Result<(), InvalidValue> {
     let Ok(template) = TopicTemplate::compile(regex, topic) else { return Ok(()) };
     let judged = match template.fixed() {
@@ -251,7 +248,7 @@ pub(super) fn topic(text: &str) -> Result<String, InvalidValue> {
     check_topic(text).map(|()| text.to_owned()).map_err(InvalidValue::new)
 }
 
-/// Checks a topic template. An error names the responsible setting.
+/// An error names the responsible setting.
 pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, InvalidValue)> {
     let error = match TopicTemplate::compile(regex, topic) {
         Ok(_) if topic.is_empty() => {
@@ -270,8 +267,8 @@ pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, In
     Err((key, InvalidValue { reason, help }))
 }
 
-/// The address of a broker. Without a port librdkafka takes 9092. A protocol before `://` is
-/// refused: librdkafka accepts only the one that `security.protocol` names.
+/// Without a port librdkafka takes 9092. A protocol before `://` is refused: librdkafka accepts
+/// only the one that `security.protocol` names.
 pub(super) fn broker(text: &str) -> Result<String, InvalidValue> {
     let help = "write \"host:port\", such as \"localhost:9092\"";
     let refusal = |help: String| {

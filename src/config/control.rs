@@ -1,7 +1,7 @@
-//! Who may control the running relay: the options of `[http.control]`.
+//! The options of `[http.control]`: access to the control of a running relay.
 //!
-//! Invariant: without either option nobody may. The configuration only holds the file of a token,
-//! never the token.
+//! Invariant: without either option nobody may control it. The configuration only holds the file of
+//! a token, never the token.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,7 @@ pub(super) const TOKEN_FILE: OptionSpec = text(
      for each request, so that a new token takes no restart. Empty: `http.bind` answers questions and changes nothing.",
 );
 
-/// Longest path of a socket, in bytes. The system's limit is 107, and the socket is first created
-/// under a longer name.
+/// Bytes; the system's limit is 107, and the socket is first created under a longer name.
 const SOCKET_BYTES_MAX: usize = 95;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,7 +67,7 @@ mod tests {
             load(&inputs, &|_| Vec::new()).map(|loaded| loaded.config.http.control)
         };
         assert_eq!(control(&[]).unwrap(), ControlSection::default());
-        // The path itself, and not the content as for other variables that end in _FILE.
+        // The path itself, unlike other variables that end in _FILE.
         let named = control(&[("POSTRIDER_HTTP__CONTROL__TOKEN_FILE", "/nowhere/token")]).unwrap();
         assert_eq!(named.token_file, Some(PathBuf::from("/nowhere/token")));
         let long = "/".repeat(SOCKET_BYTES_MAX + 1);

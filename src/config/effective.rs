@@ -1,8 +1,4 @@
 //! Lists every effective value and its origin, without secrets, for `config show`.
-//!
-//! Output: one [`Effective`] per option, in the order of the option table, then librdkafka's
-//! properties and the routing rules; and `source.connect`, the servers from the connection string
-//! and libpq's variables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,12 +17,11 @@ use postrider_service::units::{format_duration, format_size};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effective {
     pub key: String,
-    /// The value, masked if it is secret.
     pub value: Shown,
     pub origin: SettingOrigin,
 }
 
-/// A value as typed. Displays as TOML, serializes with its own type.
+/// As typed: displays as TOML, serializes with its own type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Shown {
@@ -51,7 +46,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Options in the order of the table, with `source.connect` after `source.url`; then librdkafka's
+/// In the order of the table, with `source.connect` after `source.url`; then librdkafka's
 /// properties and the rules.
 pub(super) fn list(config: &Config, settings: &BTreeMap<String, Setting>) -> Vec<Effective> {
     let line = |key: &str, setting: &Setting| Effective {
@@ -78,7 +73,7 @@ fn show(key: &str, setting: &Setting) -> Shown {
     match &setting.value {
         Value::Text(text) => Shown::Text(match option(key).map(|option| option.kind) {
             Some(OptionKind::Connection) => mask_connection_string(text),
-            // The name of an option does not show if its value holds a password.
+            // Any text may hold a password, whatever the option's name.
             Some(_) => mask_text(text).into_owned(),
             None => shown(key, text).into_owned(),
         }),

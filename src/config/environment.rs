@@ -1,8 +1,5 @@
-//! Reads settings from environment variables, from `--set`, and from flags.
-//!
-//! Output: a `Layer`, in which unknown names are mistakes. A mistake names the variable or flag.
-//! The `_FILE` value of a password is masked unless it looks like a path, because it may be the
-//! secret itself.
+//! Reads settings from environment variables, from `--set`, and from flags. Unknown names are
+//! mistakes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +12,8 @@ use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name, property};
 use super::table::{OPTIONS, option};
 use postrider_secrets::{SecretError, read_secret, shown};
 
-/// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are ignored (a Kubernetes
-/// service called postrider sets `POSTRIDER_PORT` and others), unless only the underscores of an
-/// option are wrong.
+/// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Other names are ignored (a Kubernetes service
+/// called postrider sets `POSTRIDER_PORT`), unless only the underscores of an option are wrong.
 pub(super) fn environment(variables: &[(String, String)]) -> Layer {
     let mut layer = Layer::default();
     for (name, value) in variables {
@@ -52,7 +48,6 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
     layer
 }
 
-/// Reads a file that holds the value of an option.
 pub(super) fn contents(key: &str, path: &str) -> Result<String, (MistakeKind, String)> {
     read_secret(Path::new(path)).map_err(|error| {
         let reason = match error {
@@ -74,7 +69,7 @@ pub(super) fn contents(key: &str, path: &str) -> Result<String, (MistakeKind, St
     })
 }
 
-/// A value and a file for one option are a mistake, because neither takes precedence.
+/// Refuses both, because neither the value nor the file takes precedence.
 fn set_twice(file_name: &str, key: &str, variables: &[(String, String)]) -> Option<Mistake> {
     let value_name = file_name.strip_suffix("_FILE")?;
     variables.iter().any(|(name, _)| name == value_name).then(|| Mistake {
@@ -127,17 +122,16 @@ fn key_of(path: &str) -> Option<String> {
         return is_plain.then(|| format!("{PROPERTIES}.{name}"));
     }
     let key = path.to_ascii_lowercase().replace("__", ".");
-    // The key of a rule has a letter instead of a number, so this is not the option's own key.
+    // A rule's key in the table has a letter instead of the number.
     option(&key).is_some().then_some(key)
 }
 
-/// Rewrites the key in a did-you-mean to its variable.
 fn as_env(help: &str) -> String {
     let found = OPTIONS.iter().find(|option| help.contains(&format!("`{}`", option.key)));
     found.map_or_else(|| help.to_owned(), |option| format!("did you mean `{}`?", option.env()))
 }
 
-/// Masks a value that may be the secret itself instead of a path.
+/// Masks the value unless it is a path, because it may be the secret itself.
 fn path_or_mask(key: &str, value: &str) -> String {
     let is_path = ["/", "./", "../", "~"].iter().any(|start| value.starts_with(start));
     if is_path { value.to_owned() } else { shown(key, value).into_owned() }

@@ -16,7 +16,7 @@ use super::rule_options::{RULES, is_rule};
 use super::streams::{NAME, STREAM, StreamTable, check_name, wrong_name};
 use super::table::{OPTIONS, option};
 
-/// Reads a file's text. The layer holds all mistakes, or one if the text is not TOML.
+/// The layer holds all mistakes, or one if the text is not TOML.
 pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
     let file = Arc::new(SourceFile::new(path, text));
     let (mut layer, mut streams) = (Layer::default(), Vec::new());
@@ -32,12 +32,11 @@ pub(super) fn read(path: &Path, text: &str) -> (Layer, Vec<StreamTable>) {
     (layer, streams)
 }
 
-/// Mistake for a text that is not TOML, with its likely language.
 fn not_toml(file: Arc<SourceFile>, text: &str, error: &toml::de::Error) -> Mistake {
     let range = range_of(error);
     if let Some((what, help)) = other_language(text) {
         let kind = MistakeKind::Syntax(format!("this is {what}, and the configuration is TOML"));
-        // The lines are not shown, because secrets can only be located in TOML.
+        // Secrets can only be located in TOML, so the lines are not shown.
         let place = SourcePosition::Named(file.path().display().to_string());
         return Mistake { kind, place, help: Some(help.to_owned()) };
     }
@@ -79,7 +78,7 @@ fn other_language(text: &str) -> Option<(&'static str, &'static str)> {
     (first == "---" || name.is_some_and(|(name, _)| is_name(name))).then_some(("YAML", EXAMPLE))
 }
 
-/// Range of the text without a closing quote, in the line of `at`.
+/// Text without its closing quote, in the line of `at`.
 fn unclosed_quote(text: &str, at: usize) -> Option<Range<usize>> {
     let at = at.min(text.len());
     // The parser may point behind a last line without a line end.
@@ -109,7 +108,6 @@ fn unclosed_quote(text: &str, at: usize) -> Option<Range<usize>> {
     Some(start + from..start + line.len())
 }
 
-/// Position of the error, or the beginning if the parser gives none.
 fn range_of(error: &toml::de::Error) -> Range<usize> {
     error.span().unwrap_or(0..0)
 }
@@ -161,7 +159,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the value of an option from a file of its own.
     fn contents(&mut self, key: &str, of: &str, place: &Span, is_twice: bool) {
         let Some(option) = holds(key) else { return };
         let mut refuse = |kind, help| {
@@ -186,7 +183,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the tables of an array as numbered sections.
     fn rules(&mut self, key: &str, rules: &[toml::Spanned<DeValue<'_>>]) {
         for (number, rule) in rules.iter().enumerate() {
             let key = format!("{key}.{number}");
@@ -266,8 +262,8 @@ fn value_name(name: &str) -> Option<&str> {
     name.strip_suffix("_file")
 }
 
-/// The option whose value is in the file that this key names. Any text option allows this, because
-/// it may be secret.
+/// The option that this key names a file for. Any text option allows a file, because it may be
+/// secret.
 fn holds(key: &str) -> Option<&str> {
     let holds = value_name(key)?;
     let is_text = |kind| matches!(kind, OptionKind::Text | OptionKind::Connection);
@@ -275,7 +271,7 @@ fn holds(key: &str) -> Option<&str> {
     (is_option || property(holds).is_some_and(|name| !name.is_empty())).then_some(holds)
 }
 
-/// Whether the key is `source`, `kafka.properties`, or a prefix of an unquoted dotted name below.
+/// `source`, `kafka.properties`, or the beginning of a dotted name.
 fn is_section(key: &str) -> bool {
     property(key).is_some()
         || key == PROPERTIES

@@ -1,10 +1,8 @@
 //! Settings from one place (file, environment, `--set`, flags or defaults), converted to their
 //! options' types.
 //!
-//! Input: a key, a raw value and the place where it was typed. Output: a `Layer`: a map from key to
-//! `Setting`, and the mistakes: unknown keys with the nearest existing one, wrong types, words and
-//! ranges. Invariant: every key in a layer is an option, a rule's option or below
-//! `kafka.properties`, and its value has that option's kind.
+//! Invariant: every key in a layer is an option, a rule's option or below `kafka.properties`, and
+//! its value has that option's kind.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -27,14 +25,12 @@ pub enum SettingOrigin {
     Parts(Vec<(String, String)>),
     File {
         path: PathBuf,
-        /// Counted from 1.
         line: usize,
     },
     /// A file that a configuration file names.
     FileContents {
         /// The configuration file.
         path: PathBuf,
-        /// Counted from 1.
         line: usize,
         /// The file that holds the value.
         of: PathBuf,
@@ -65,17 +61,16 @@ impl std::fmt::Display for SettingOrigin {
     }
 }
 
-/// A value as typed, before it is converted.
 #[derive(Debug, Clone)]
 pub(super) enum Raw {
     Text(String),
-    /// Text from the environment or a flag, which may be a list or a switch.
+    /// Text from the environment or a flag, perhaps a list or a switch.
     Loose(String),
     Switch(bool),
-    /// Number in a file, as written.
+    /// Number as written.
     Number(String),
     List(Vec<(Raw, Option<Span>)>),
-    /// Name of a TOML type that no option takes.
+    /// Name of an unsupported TOML type.
     Other(&'static str),
 }
 
@@ -91,14 +86,12 @@ impl Raw {
     }
 }
 
-/// Element of a list, with its own place for mistakes.
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     pub(super) text: String,
     pub(super) span: Option<Span>,
 }
 
-/// A value of its option's kind.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Text(String),
@@ -113,7 +106,6 @@ pub(super) enum Value {
 pub(super) struct Setting {
     pub(super) value: Value,
     pub(super) origin: SettingOrigin,
-    /// Place in a file.
     pub(super) span: Option<Span>,
 }
 
@@ -123,7 +115,6 @@ impl Setting {
     }
 }
 
-/// Place to show for a mistake in a value of this origin.
 pub(super) fn place_of(origin: &SettingOrigin, span: Option<&Span>) -> SourcePosition {
     match (span, origin) {
         (Some(span), _) => SourcePosition::File(span.excerpt()),
@@ -149,7 +140,7 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Adds one value. A wrong value is left out and becomes a mistake.
+    /// A wrong value is left out and becomes a mistake.
     pub(super) fn add(&mut self, key: &str, raw: Raw, origin: SettingOrigin, span: Option<Span>) {
         let read = match option(key) {
             Some(option) => read_option(key, option, raw),
@@ -172,7 +163,7 @@ impl Layer {
     }
 }
 
-/// Parts of the connection that users write as options, and where they belong.
+/// Parts of the connection that users write as options.
 const IN_URL: [(&[&str], &str); 2] = [
     (
         &["password", "passwd", "pass", "pgpassword"],
@@ -197,7 +188,7 @@ const IN_URL: [(&[&str], &str); 2] = [
 
 pub(super) fn did_you_mean(key: &str) -> String {
     if key.starts_with("stream.") {
-        // A suggestion from the top level would be wrong: it would apply to every stream.
+        // A suggestion would be an option at the top level, which applies to every stream.
         return "what is of one stream stands in its [[stream]] in the file, a secret as `url_file = \"PATH\"`".to_owned();
     }
     if is_rules(key) {
@@ -302,7 +293,6 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
     }
 }
 
-/// Mistake for a value of another type, with the right spelling.
 fn wrong_kind(key: &str, option: &OptionSpec, raw: &Raw) -> Wrong {
     let help = match (option.kind, raw) {
         (OptionKind::Duration(..), Raw::Number(number)) => {
@@ -317,8 +307,7 @@ fn wrong_kind(key: &str, option: &OptionSpec, raw: &Raw) -> Wrong {
     wrong_type(key, option, raw.describe(), help)
 }
 
-/// Mistake for a list outside of a file whose brackets or quotes do not match. The words of a
-/// command may be secret.
+/// Mistake for a list with unmatched brackets or quotes. Words of a command may be secret.
 fn broken_list(key: &str, option: &OptionSpec, text: &str) -> Wrong {
     let is_command = option.name().ends_with("command");
     let shown = if is_command { MASK } else { text };
@@ -333,8 +322,8 @@ fn broken_list(key: &str, option: &OptionSpec, text: &str) -> Wrong {
     (MistakeKind::Invalid { key: key.to_owned(), reason }, Some(help))
 }
 
-/// Items of a list outside of a file: names with commas between them, with or without brackets, or
-/// a TOML list, because hints and the manual show TOML lists.
+/// Items of a list outside of a file: names between commas, in brackets or not, or a TOML list as
+/// in hints and the manual.
 fn items(text: &str) -> Option<Vec<String>> {
     let text = text.trim();
     let is_quoted = text.contains(['"', '\'']);
@@ -349,7 +338,7 @@ fn items(text: &str) -> Option<Vec<String>> {
     items.iter().all(|item| is_item(item)).then_some(items)
 }
 
-/// Whether a text is an item, and not a part of a list with unmatched brackets or quotes. Globs and
+/// Whether a text is an item, and not part of a list with unmatched brackets or quotes. Globs and
 /// commands may contain brackets.
 fn is_item(text: &str) -> bool {
     let (opens, closes) = (text.starts_with('['), text.ends_with(']'));
@@ -365,7 +354,7 @@ fn separated(text: &str) -> Vec<String> {
     items.filter(|item| !item.is_empty()).collect()
 }
 
-/// Whether a text begins with the address of a broker in brackets: `[::1]:9092`.
+/// Whether a text begins with a broker's address in brackets: `[::1]:9092`.
 fn is_address(text: &str) -> bool {
     let host = text.strip_prefix('[').and_then(|text| text.split_once(']'));
     host.is_some_and(|(host, _)| host.parse::<Ipv6Addr>().is_ok())
@@ -375,8 +364,7 @@ fn loose_list(items: Vec<String>) -> Value {
     Value::List(items.into_iter().map(|text| Item { text, span: None }).collect())
 }
 
-/// TOML list for a text that was meant as one: the words of a command, or names with commas between
-/// them.
+/// TOML list for the words of a command, or for names between commas.
 fn in_brackets(option: &OptionSpec, text: &str) -> String {
     let items = if option.name().ends_with("command") {
         text.split_whitespace().map(str::to_owned).collect()
@@ -425,7 +413,7 @@ fn check_choice(key: &str, words: &[&str], text: &str) -> Result<(), Wrong> {
     if words.contains(&text) {
         return Ok(());
     }
-    // If more than half of a short word differs, another word is meant.
+    // Beyond half of a short word, another word is meant.
     let most = |word: &str| (word.len() / 2).min(3);
     let near =
         words.iter().filter_map(|word| Some((typo::distance(word, text, most(word))?, word)));

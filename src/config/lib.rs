@@ -87,7 +87,6 @@ pub use values::{
     OAuthMethod, Property, Rejected, SourceMode,
 };
 
-/// Places to look for the file if none is named, in this order.
 pub const DEFAULT_FILES: [&str; 2] = ["postrider.toml", "/etc/postrider/postrider.toml"];
 
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -109,7 +108,6 @@ pub enum FileChoice {
 #[derive(Clone)]
 pub struct FlagValue {
     pub key: &'static str,
-    /// Value as typed; may be secret.
     pub value: String,
     pub flag: &'static str,
 }
@@ -121,13 +119,11 @@ pub struct Inputs {
     pub set: Vec<String>,
     pub flags: Vec<FlagValue>,
     pub variables: Vec<(String, String)>,
-    /// The stream of `--stream`, if the file has several.
     pub only: Option<String>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// Name of the `[[stream]]`, if the file has any.
     pub stream: Option<String>,
     pub config: Config,
     /// Every option in the order of the table, then librdkafka's properties.
@@ -136,7 +132,7 @@ pub struct Loaded {
     pub warnings: Vec<ConnectInfoWarning>,
 }
 
-/// Objection of a later check to a value. Only the Kafka client knows its properties.
+/// Objection of the Kafka client, which alone knows its properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objection {
     /// The option, including `kafka.properties.NAME`.
@@ -148,7 +144,7 @@ pub struct Objection {
 
 pub type Review<'a> = &'a dyn Fn(&Config) -> Vec<Objection>;
 
-/// Reads, merges and validates the [chosen](Inputs::only) stream, then applies `review`.
+/// Loads the [chosen](Inputs::only) stream, and applies `review`.
 pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> {
     let mut streams = load_streams(inputs, review)?;
     match (streams.pop(), streams.is_empty()) {
@@ -160,7 +156,7 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
     }
 }
 
-/// Loads every stream of the file, in its order; a file without `[[stream]]` is one stream.
+/// Loads every stream; a file without `[[stream]]` is one.
 pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, ConfigError> {
     let path = match &inputs.file {
         FileChoice::At(path) | FileChoice::Text { name: path, .. } => Some(path.clone()),
@@ -211,7 +207,7 @@ pub fn load_streams(inputs: &Inputs, review: Review<'_>) -> Result<Vec<Loaded>, 
                 let (stream, file) = (stream.clone(), path.clone());
                 found.push(Loaded { stream, config, effective, file, warnings });
             }
-            // A mistake at the top level appears in every stream, but is reported once.
+            // A mistake at the top level is in every stream, but reported once.
             Err(more) => {
                 mistakes.extend(
                     more.into_iter().filter(|one| !mistakes.contains(one)).collect::<Vec<_>>(),
@@ -248,7 +244,7 @@ fn one(
     if mistakes.is_empty() { Ok((config, warnings)) } else { Err(mistakes) }
 }
 
-/// Parts of secrets that a mistake may repeat although they no longer look secret.
+/// Parts of secrets that no longer look secret.
 fn secrets_of<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<String> {
     let parts = settings.flatten().flat_map(|(key, setting)| match &setting.value {
         Value::Text(text) => mask::secret_parts(key, text),
@@ -260,12 +256,11 @@ fn secrets_of<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<String> {
     mask::for_scrubbing(parts.collect())
 }
 
-/// Properties that make the Kafka client log in, and so require others.
 const SASL: [&str; 3] = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"];
 
 fn to_mistake(objection: Objection, settings: &Settings) -> Mistake {
     let Objection { key, reason, help } = objection;
-    // A missing option has no place, so the option that requires it is shown.
+    // A missing option has no place; the option that requires it has.
     let asks = SASL.iter().find_map(|name| settings.get(&format!("{PROPERTIES}.{name}")));
     let asks = asks.filter(|_| key == PROPERTIES || key.starts_with("kafka.properties.sasl."));
     let place = settings.get(&key).or(asks).map_or(SourcePosition::Nowhere, Setting::place);
@@ -276,7 +271,7 @@ fn to_mistake(objection: Objection, settings: &Settings) -> Mistake {
     Mistake { kind, place, help }
 }
 
-/// A larger file is there by mistake, and would exhaust the memory of a running relay.
+/// A larger file would exhaust the memory of a running relay.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 fn read_text(path: &Path) -> Result<String, ConfigError> {

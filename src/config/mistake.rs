@@ -1,9 +1,5 @@
-//! Mistakes in a configuration: what is wrong, where it was typed, and how to fix it.
-//!
-//! Input: a situation (`MistakeKind`) and a place; `Span` turns a range of the file into its line
-//! and column. Output: a `ConfigError` with all mistakes, or with the reason why the file cannot be
-//! read. Invariant: errors contain no secret; in quoted lines, values that may be secret are masked
-//! or cut.
+//! Mistakes in a configuration: what is wrong, where it was typed, and how to fix it. Errors
+//! contain no secret; in quoted lines, values that may be secret are masked or cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,16 +19,16 @@ pub enum ConfigError {
     /// At least one mistake, in order of discovery.
     #[error("{}", Mistakes(.0))]
     Mistakes(Vec<Mistake>),
-    /// The command needs one stream, and the file has several.
+    /// The command needs a single stream.
     #[error("the configuration has {} streams: {}", names.len(), names.join(", "))]
     SeveralStreams {
-        /// In the order of the file.
+        /// Names in the order of the file.
         names: Vec<String>,
     },
     #[error("the configuration has no stream `{name}`")]
     UnknownStream {
         name: String,
-        /// Existing streams.
+        /// Names of the existing streams.
         names: Vec<String>,
     },
 }
@@ -94,8 +90,8 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// Copy in which secrets are masked that were typed in the wrong place. `secrets` are the known
-    /// ones, in the order of [`postrider_secrets::mask::for_scrubbing`].
+    /// Masks secrets that were typed in a wrong place. `secrets` are in the order of
+    /// [`postrider_secrets::mask::for_scrubbing`].
     pub(super) fn masked(self, secrets: &[String]) -> Self {
         let masked = |text: String| scrub(&mask_text(&text), secrets);
         let kind = match self.kind {
@@ -110,7 +106,6 @@ impl Mistake {
         Self { kind, help: self.help.map(masked), ..self }
     }
 
-    /// Line of the mistake; mistakes outside of files come last.
     pub(super) fn line(&self) -> usize {
         match &self.place {
             SourcePosition::File(excerpt) => excerpt.line,
@@ -165,11 +160,11 @@ pub enum MistakeKind {
     /// A librdkafka property that a guarantee depends on.
     #[error("`kafka.properties.{key}` cannot be set: {reason}")]
     RefusedProperty {
-        /// librdkafka's name.
+        /// librdkafka's name of the property.
         key: String,
         reason: String,
     },
-    /// `<VAR>_FILE`, or `<name>_file` in the configuration, names a file that cannot be read.
+    /// `<VAR>_FILE` or `<name>_file` names an unreadable file.
     #[error("cannot read `{path}`: {reason}")]
     UnreadableFile {
         path: String,
@@ -181,12 +176,11 @@ pub enum MistakeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourcePosition {
     File(SourceLine),
-    /// Name of an environment variable or of a flag.
+    /// Name of an environment variable or a flag.
     Named(String),
     Nowhere,
 }
 
-/// A line of a file and the marked part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLine {
     pub path: PathBuf,
@@ -219,18 +213,16 @@ impl SourceFile {
     }
 }
 
-/// A range of a file.
 #[derive(Debug, Clone)]
 pub(super) struct Span {
     pub(super) file: Arc<SourceFile>,
     pub(super) range: Range<usize>,
-    /// Whether this is a key whose value may be secret although its name does not say so: the key
-    /// may be misspelled, or belong to the Kafka client. Such a value is not shown.
+    /// Whether this is a key whose value is hidden. A misspelled key, or one of the Kafka client,
+    /// may have a secret although its name does not say so.
     pub(super) is_key: bool,
 }
 
 impl Span {
-    /// The line of the span, without possible secrets.
     pub(super) fn excerpt(&self) -> SourceLine {
         let text = &self.file.text;
         let start = self.range.start.min(text.len());
@@ -254,7 +246,7 @@ impl Span {
         }
     }
 
-    /// Blanks other settings on the line (inline tables), because any may be a secret.
+    /// Blanks other settings of an inline table, because any may be a secret.
     fn shown(&self, before: &str, meant: &str, after: &str) -> String {
         let others = usize::from(!self.is_key);
         let before = match before.split_once('=') {
@@ -271,7 +263,6 @@ impl Span {
         line.replace('\t', " ").trim_end().to_owned()
     }
 
-    /// Line number, from 1.
     pub(super) fn line(&self) -> usize {
         self.file.line_ends.partition_point(|&end| end < self.range.start) + 1
     }

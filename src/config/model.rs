@@ -1,8 +1,5 @@
-//! The validated configuration, with one struct per section of the file.
-//!
-//! Input: values that `assemble` has checked. Output: plain fields, and `OutboxSection::resolve`,
-//! which maps a name in `[route]` to a column. Invariant: no `Option` means "default", and `Debug`
-//! shows no secret.
+//! The validated configuration, with one struct per section of the file. No `Option` means
+//! "default", and `Debug` shows no secret.
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
@@ -25,7 +22,7 @@ use super::values::{
 };
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 
-/// All options. Names and meanings are those of docs/configuration.md.
+/// All options, with the names and meanings of docs/configuration.md.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub source: SourceSection,
@@ -43,37 +40,31 @@ pub struct Config {
     pub log: LogSection,
 }
 
-/// `[source]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceSection {
     /// Text as typed; may be empty.
     pub url: ConnectionString,
-    /// Parameters from `url` and from libpq's environment and files.
+    /// Parameters from `url` and libpq's environment and files.
     pub connect: ConnectInfo,
-    /// Valid slot name.
     pub slot: String,
     /// Not empty, at most 63 bytes.
     pub publication: String,
     /// At least one name, without repeats.
     pub tables: Vec<TableName>,
-    /// Whether a missing publication or slot is created.
     pub create: Create,
-    /// Whether a new slot follows a failover, if the server supports it.
+    /// Whether a new slot follows a failover, if supported.
     pub failover: bool,
     /// Whether the slot is created on a standby, which is then streamed from.
     pub standby: bool,
     /// Whether a backlog is read in windows, if possible.
     pub catch_up: bool,
-    /// Maximum time between two status updates.
     pub status_interval: Duration,
     /// Largest message accepted from Postgres, in bytes; at most 1 GiB.
     pub frame_bytes_max: u64,
     pub mode: SourceMode,
-    /// Settings for `SourceMode::Poll`.
     pub poll: PollSection,
 }
 
-/// `[messages]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessagesSection {
     /// Globs of prefixes. If empty, no message is a row.
@@ -82,7 +73,6 @@ pub struct MessagesSection {
     pub null_members: Members,
 }
 
-/// `[outbox]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxSection {
     pub id: String,
@@ -92,24 +82,20 @@ pub struct OutboxSection {
     pub payload: String,
     /// Column of the record's time; `None` uses the commit time.
     pub timestamp: Option<String>,
-    /// Unit of an integer in the timestamp column.
     pub timestamp_unit: EpochUnit,
-    /// Column of the version of the payload's schema.
     pub schema_version: Option<String>,
-    /// Column copied into the header `traceparent` if the table has it; `None` sends no header.
+    /// Source of the header `traceparent`, if the table has it; `None` leaves the header out.
     pub traceparent: Option<String>,
     pub created_at: String,
-    /// Other column names to try if a table lacks the column, by configured name.
+    /// Alternatives for columns that a table lacks, by configured name.
     pub aliases: BTreeMap<String, Vec<String>>,
-    /// Columns that rows of a table are read in order of. If empty, `order_of` of the relay
-    /// decides.
+    /// Order in which a table is read. If empty, `order_of` of the relay decides.
     pub order_by: Vec<String>,
-    /// Meaning of an UPDATE.
     pub on_update: UpdatePolicy,
 }
 
 impl OutboxSection {
-    /// Possible names of this column, in the order in which they are tried.
+    /// Possible names of this column, in order of preference.
     pub fn names(&self, column: &str) -> Vec<String> {
         let others = self.aliases.get(column).into_iter().flatten();
         std::iter::once(column).chain(others.map(String::as_str)).map(str::to_owned).collect()
@@ -129,7 +115,6 @@ impl OutboxSection {
         }
     }
 
-    /// Copies of the fields with resolved columns.
     pub(super) fn resolve_all(&self, fields: &[FieldSpec]) -> Vec<FieldSpec> {
         let resolve = |field: &FieldSpec| FieldSpec {
             column: self.resolve(&field.column).to_owned(),
@@ -143,30 +128,27 @@ pub(super) fn unquoted(name: &str) -> &str {
     name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or(name)
 }
 
-/// `[route]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSection {
-    /// Column that decides the topic, as typed; see [`OutboxSection::resolve`].
+    /// Column as typed; see [`OutboxSection::resolve`].
     pub by: String,
-    /// Valid regular expression.
     pub regex: String,
     /// Template that names only groups of `regex`.
     pub topic: String,
     /// Globs of topics that rows may go to. If empty, any.
     pub topics_allowed: Vec<String>,
-    /// Column that becomes the key, as typed; see [`OutboxSection::resolve`].
+    /// Column as typed; see [`OutboxSection::resolve`].
     pub key: String,
-    /// In wire order; columns as typed, see [`OutboxSection::resolve`].
+    /// Fields in wire order, with columns as typed.
     pub headers: Vec<FieldSpec>,
-    /// In the order of the members; columns as typed, see [`OutboxSection::resolve`].
+    /// In the order of the members, with columns as typed.
     pub envelope: Vec<FieldSpec>,
-    /// Text as typed; `None` leaves the partition to the partitioner.
+    /// As typed; `None` leaves the partition to the partitioner.
     pub partition: Option<String>,
     pub missing_column: MissingColumn,
     /// Rules that compile, with resolved columns.
     pub rules: Vec<RuleSpec>,
     pub empty_payload: EmptyPayload,
-    /// Name of the header with the row's id.
     pub id_header: String,
     /// Whether the header `postrider-lsn` is sent.
     pub position_header: bool,
@@ -174,24 +156,22 @@ pub struct RouteSection {
     pub missing_topic: MissingPolicy,
 }
 
-/// `[kafka]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaSection {
-    /// At least one, each `host`, `host:port` or `[v6]:port`.
+    /// At least one: `host`, `host:port` or `[v6]:port`.
     pub brokers: Vec<String>,
     pub client_id: String,
     pub delivery: Delivery,
-    /// Maximum time that a Kafka transaction stays open to collect records.
+    /// Maximum time that a transaction stays open to collect records.
     pub transaction_age: Duration,
     pub partitioner: Partitioner,
     pub compression: Compression,
-    /// Maximum of bytes sent and not confirmed (G3).
+    /// Maximum bytes sent and not confirmed (G3).
     pub in_flight_bytes_max: u64,
     /// Maximum time that a batch waits to fill.
     pub linger: Duration,
-    /// Largest record, in bytes, including key and headers.
+    /// Largest record in bytes, including key and headers.
     pub message_bytes_max: u32,
-    /// Properties for librdkafka, in name order.
     pub properties: Vec<Property>,
     /// Files that `_FILE` variables named, by property.
     pub secret_files: BTreeMap<String, PathBuf>,
@@ -200,62 +180,50 @@ pub struct KafkaSection {
     pub oauth: OAuthSection,
 }
 
-/// `[progress]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgressSection {
-    /// Valid topic name.
     pub topic: String,
     /// Whether at-least-once delivery keeps progress too.
     pub at_least_once: bool,
 }
 
-/// `[dead_letters]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLettersSection {
-    /// Valid topic name.
     pub topic: String,
 }
 
-/// `[http]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSection {
     /// Address to listen at; `None` does not listen.
     pub bind: Option<SocketAddr>,
     pub dashboard: bool,
-    /// Whether the dashboard shows keys and payloads.
     pub dashboard_payloads: bool,
     pub control: ControlSection,
 }
 
-/// `[traces]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracesSection {
     /// Address of the collector; `None` leaves it to the environment.
     pub endpoint: Option<String>,
-    /// Maximum of spans per second.
     pub max_per_second: u64,
 }
 
-/// `[retry]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetrySection {
     pub initial: Duration,
     /// Longest pause, not below `initial`.
     pub max: Duration,
-    /// Outage after which the relay exits; zero is never.
+    /// Outage before the relay exits; zero is never.
     pub give_up_after: Duration,
     /// How long a refused login is retried if its secret can change; zero does not retry.
     pub login_give_up_after: Duration,
 }
 
-/// `[shutdown]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShutdownSection {
-    /// Maximum time of a drain.
     pub grace: Duration,
 }
 
-/// `[log]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSection {
     pub level: LogLevel,

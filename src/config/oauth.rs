@@ -1,7 +1,5 @@
-//! `[kafka.oauth]`: login to brokers with tokens (SASL/OAUTHBEARER).
-//!
-//! Invariant: with another method than `off` no other option chooses a SASL mechanism. No secret is
-//! sent unencrypted.
+//! `[kafka.oauth]`: login to brokers with tokens (SASL/OAUTHBEARER). With another method than `off`
+//! no other option chooses a SASL mechanism. No secret is sent unencrypted.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -65,21 +63,17 @@ pub struct OAuthSection {
     pub method: OAuthMethod,
     /// URL for `oidc`.
     pub endpoint: String,
-    /// For `oidc`.
     pub client_id: String,
-    /// For `oidc`. Must not be logged.
+    /// Secret for `oidc`. Must not be logged.
     pub client_secret: String,
     /// File that the secret was read from.
     pub client_secret_file: Option<PathBuf>,
-    /// For `oidc`.
     pub scope: String,
     /// Names and values for `oidc`.
     pub parameters: Vec<(String, String)>,
-    /// For `oidc`.
     pub ca_file: Option<PathBuf>,
-    /// For `command`.
     pub command: Option<PasswordCommand>,
-    /// For `aws_msk_iam`; `None` if it must be detected.
+    /// Region for `aws_msk_iam`; `None` if it must be detected.
     pub aws_region: Option<String>,
 }
 
@@ -94,7 +88,7 @@ impl fmt::Debug for OAuthSection {
 }
 
 impl SettingsReader<'_> {
-    /// Reads `[kafka.oauth]` even if it is not used.
+    /// Reads the section even if it is not used.
     pub(super) fn oauth(&mut self) -> Option<OAuthSection> {
         let method = self.choice(METHOD.key, OAuthMethod::from_word);
         let endpoint = self.text(ENDPOINT.key, endpoint);
@@ -119,7 +113,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// Refuses options that the method lacks, or that conflict with it.
+    /// Refuses missing and conflicting options.
     pub(super) fn logs_in(&mut self, config: &Config) {
         let oauth = &config.kafka.oauth;
         let (missing, help) = match oauth.method {
@@ -153,7 +147,6 @@ impl SettingsReader<'_> {
     }
 }
 
-/// A URL that may receive a secret.
 fn endpoint(text: &str) -> Result<String, InvalidValue> {
     if text.is_empty() || text.starts_with("https://") {
         return Ok(text.to_owned());

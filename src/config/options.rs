@@ -1,5 +1,4 @@
-//! Defines [`OptionSpec`]: key, kind of value, default and description of an option. The option
-//! tables use the constructors `text`, `list`, `duration` and so on.
+//! Defines [`OptionSpec`], with constructors for the option tables.
 
 use std::time::Duration;
 
@@ -7,21 +6,20 @@ type Text = &'static str;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionKind {
-    /// Any text; further checks follow when the configuration is assembled.
+    /// Text that is checked when the configuration is assembled.
     Text,
-    /// A connection string, shown without its password.
+    /// Connection string, shown without its password.
     Connection,
-    /// A list of strings, separated by commas in the environment.
+    /// List of strings, separated by commas in the environment.
     List,
-    /// A name, or alternative names.
+    /// Name, or alternative names.
     Names,
     Switch,
     Choice(&'static [&'static str]),
-    /// A duration between these bounds, inclusive.
+    /// Duration between these bounds, inclusive.
     Duration(Duration, Duration),
-    /// A size in bytes between these bounds, inclusive.
+    /// Size in bytes between these bounds, inclusive.
     Size(u64, u64),
-    /// A number between these bounds, inclusive.
     Count(u64, u64),
 }
 
@@ -48,12 +46,11 @@ pub struct OptionSpec {
     pub kind: OptionKind,
     /// Default as TOML.
     pub default: &'static str,
-    /// Description for docs and examples, in a sentence or two.
     pub doc: &'static str,
 }
 
 impl OptionSpec {
-    /// Environment variable: `POSTRIDER_SOURCE__SLOT`.
+    /// Environment variable, such as `POSTRIDER_SOURCE__SLOT`.
     pub fn env(&self) -> String {
         env_name(self.key)
     }
@@ -72,7 +69,6 @@ pub(super) const ENV_PREFIX: &str = "POSTRIDER_";
 /// Section whose keys are librdkafka's.
 pub const PROPERTIES: &str = "kafka.properties";
 
-/// librdkafka's name of a property, if the key is in that section.
 pub(super) fn property(key: &str) -> Option<&str> {
     key.strip_prefix(PROPERTIES)?.strip_prefix('.')
 }

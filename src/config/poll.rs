@@ -13,8 +13,7 @@ use super::values::{Delivery, MarkWord, SourceMode};
 use postrider_core::route::RuleAction;
 use postrider_service::units::InvalidValue;
 
-/// Parts of the keys that workers share: enough for the workers of one database, and few enough to
-/// lock all in one short statement.
+/// Enough for the workers of one database, and few enough to lock all in one short statement.
 pub const BUCKETS: u32 = 64;
 /// Maximum rows of a batch, which may be unconfirmed at a time.
 const BATCH_MAX: u64 = 50_000;
@@ -95,7 +94,6 @@ pub struct PollSection {
     /// Channel that notifies workers of rows.
     pub notify: Option<String>,
     pub mark: PollMark,
-    /// Column that is incremented when a row is marked.
     pub retry_count: Option<String>,
 }
 
@@ -103,10 +101,9 @@ pub struct PollSection {
 pub enum PollMark {
     /// Column that is NULL until it gets the time.
     ProcessedAt(String),
-    /// Column whose value changes from one of `pending` to `sent`.
+    /// Column that changes from one of `pending` to `sent`.
     Status {
         column: String,
-        /// At least one value.
         pending: Vec<String>,
         /// Not one of `pending`.
         sent: String,
@@ -115,7 +112,7 @@ pub enum PollMark {
 }
 
 impl SettingsReader<'_> {
-    /// Reads `[source.poll]` even if polling is off.
+    /// Reads the section even if polling is off.
     pub(super) fn poll(&mut self) -> Option<PollSection> {
         let workers = self.count(WORKERS.key).and_then(|count| u32::try_from(count).ok());
         let batch = self.count(BATCH.key).and_then(|count| u32::try_from(count).ok());
@@ -156,7 +153,6 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Refuses options that promise more than polling keeps.
     pub(super) fn polls(&mut self, config: &Config) {
         if config.source.mode == SourceMode::Stream {
             return;

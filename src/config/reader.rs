@@ -1,7 +1,5 @@
-//! `SettingsReader`: takes typed values out of the merged settings, and collects mistakes.
-//!
-//! Invariant: `None` means that the value was refused. Each refused value gives a mistake at the
-//! place where it was typed, so that all mistakes are reported together.
+//! `SettingsReader`: takes typed values out of the merged settings, and collects mistakes, so that
+//! all are reported together. `None` means that a value was refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +55,6 @@ impl<'a> SettingsReader<'a> {
         })
     }
 
-    /// A list with at least one element.
     pub(super) fn list<T>(
         &mut self,
         key: &str,
@@ -97,7 +94,6 @@ impl<'a> SettingsReader<'a> {
         (self.mistakes.len() == before).then_some(values)
     }
 
-    /// Whether the option was set by a user.
     pub(super) fn is_typed(&self, key: &str) -> bool {
         let origin = self.settings.get(key).map(|setting| &setting.origin);
         origin.is_some_and(|origin| *origin != SettingOrigin::Default)
@@ -137,7 +133,7 @@ impl<'a> SettingsReader<'a> {
         None
     }
 
-    /// Unreachable while the default of every option is of its kind, which a test checks.
+    /// Unreachable: a test checks that every default has its option's kind.
     pub(super) fn absent<T>(&mut self, key: &str) -> Option<T> {
         self.refuse(key, InvalidValue::new("has no value"))
     }

@@ -1,13 +1,11 @@
 //! Declares the options of a routing rule, and recognises their keys, such as `route.rules.0.glob`.
-//!
-//! The option table does not contain them because their keys contain an index. Invariant: an index
-//! has one spelling (no leading zeros).
+//! An index has one spelling (no leading zeros).
 
 use super::options::{OptionSpec, list, switch, text};
 
 pub(super) const RULES: &str = "route.rules";
 
-/// Options of a rule. `N` stands for its number, from 0.
+/// Options of a rule. `N` stands for the rule's number, from 0.
 pub const RULE_OPTIONS: &[OptionSpec] = &[
     text(
         "route.rules.N.column",
@@ -47,7 +45,6 @@ pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
     RULE_OPTIONS.iter().find(|option| option.name() == name)
 }
 
-/// Whether the key is the array, or belongs to it.
 pub(super) fn is_rules(key: &str) -> bool {
     key.strip_prefix(RULES).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

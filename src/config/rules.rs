@@ -1,7 +1,5 @@
-//! Reads and validates the routing rules, `[[route.rules]]`.
-//!
-//! Output: `RuleSpec`s in the order of their numbers, or mistakes. Invariant: a rule has one
-//! pattern, and either drops its rows or changes how they are sent.
+//! Reads and validates the routing rules, `[[route.rules]]`. A rule has one pattern, and either
+//! drops its rows or changes how they are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +23,7 @@ fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
     settings.keys().filter_map(number).collect()
 }
 
-/// Topics that rules name, each with its key and the expression whose groups it may name.
+/// Each with its key and the expression whose groups it may name.
 pub(super) fn topics<'a>(
     settings: &BTreeMap<String, Setting>,
     rules: &'a [RuleSpec],
@@ -119,7 +117,7 @@ impl RuleReader<'_, '_> {
         Some(RuleSpec { column: resolve(&column), pattern, action })
     }
 
-    /// The pattern, and the regular expression whose groups the topic may name.
+    /// Pattern, and the expression whose groups the topic may name.
     fn pattern(&mut self) -> Option<(PatternSpec, String)> {
         let glob = self.given("glob", checks::glob)?;
         let regex = self.given("regex", |text| Ok(text.to_owned()))?;

@@ -1,8 +1,5 @@
-//! Reads the settings that may hold secrets: Postgres's connection string and librdkafka's
-//! properties.
-//!
-//! Output includes the files and commands of secrets, so that a running relay can read them again
-//! after a rotation. Invariant: no command is run here.
+//! Reads the settings that may hold secrets, with their files and commands, so that a running relay
+//! can read them again after a rotation. No command is run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,12 +13,11 @@ use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 use postrider_secrets::mask::is_secret_name;
 use postrider_service::units::InvalidValue;
 
-/// The variable's name is not repeated, because it may be a part of a password.
+/// The variable's name may be a part of a password.
 const NOT_REPLACED: &str =
     "has a variable in it, as a shell or Kubernetes writes it, and nothing replaces variables here";
 
 impl SettingsReader<'_> {
-    /// Parses the connection string, and the settings that refer to files and a command.
     pub(super) fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
         if checks::has_variable(url.expose()) {
             let help = "leave the password out of the URL, and set PGPASSWORD in the environment\n\
@@ -49,8 +45,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Refuses values that contain a variable, which would be sent unreplaced. A file with only a
-    /// secret may contain any text.
+    /// Variables would be sent unreplaced. A file with only a secret may contain any text.
     pub(super) fn variables(&mut self) {
         let settings = self.settings;
         for (key, setting) in settings {
@@ -98,7 +93,7 @@ impl SettingsReader<'_> {
         properties.iter().filter_map(file).collect()
     }
 
-    /// File that a setting was read from, if a `_FILE` variable or a `_file` setting named one.
+    /// File of a setting, named by a `_FILE` variable or a `_file` setting.
     pub(super) fn file_of(&self, key: &str) -> Option<PathBuf> {
         match &self.settings.get(key)?.origin {
             SettingOrigin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),

@@ -1,9 +1,8 @@
 //! Several streams in one file: the `[[stream]]` tables, whose defaults are the options at the top
 //! level.
 //!
-//! Input: the tables. Output: the settings of each stream, and mistakes. Invariant: no two accepted
-//! streams read the same slot. So none share a transactional id or progress, which derive from
-//! server, database and slot.
+//! Invariant: no two accepted streams read the same slot. So none share a transactional id or
+//! progress, which derive from server, database and slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +16,10 @@ use postrider_postgres::libpq::{Endpoint, HostAddress};
 pub(super) const STREAM: &str = "stream";
 pub(super) const NAME: &str = "name";
 
-/// Longest name, in bytes: the name is a label of each metric and part of each log line.
+/// Bytes; the name is a label of each metric and part of each log line.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Sections of the process: it has one HTTP server, one log and one exporter of traces.
+/// The process has one HTTP server, one log and one exporter of traces.
 const OF_THE_PROCESS: [&str; 3] = ["http.", "log.", "traces."];
 
 pub fn is_of_the_process(key: &str) -> bool {
@@ -35,10 +34,10 @@ pub(super) struct StreamTable {
 }
 
 impl StreamTable {
-    /// Settings of the stream: above the top level, below environment and flags.
+    /// Settings of the stream, above the top level, below environment and flags.
     pub(super) fn over(&self, top: &Settings, above: &Settings) -> Settings {
         let own = &self.layer.settings;
-        // Rules are tried in order, so a stream's own rules replace those of the top level.
+        // Rules are tried in order, so a stream's own rules replace all rules of the top level.
         let has_rules = own.keys().any(|key| is_rules(key));
         let kept = top.iter().filter(|(key, _)| !(has_rules && is_rules(key)));
         let all = kept.chain(own).chain(above);
@@ -46,12 +45,11 @@ impl StreamTable {
     }
 }
 
-/// Options that must differ. If they were equal for all streams, each row would be sent once per
-/// stream.
+/// If these were equal for all streams, each row would be sent once per stream.
 const OF_EACH: [&str; 4] = ["source.url", "source.slot", "source.publication", "source.tables"];
 
-/// Refuses environment and `--set` values that override such an option of streams. A flag is
-/// allowed, because it is for a user who runs one stream.
+/// Environment and `--set` may not override such options of streams. A flag may, for a user who
+/// runs one stream.
 pub(super) fn overridden(chosen: &[&StreamTable], above: &Settings) -> Vec<Mistake> {
     let is_flag = |setting: &Setting| match setting.place() {
         SourcePosition::Named(name) => name.starts_with("--"),
@@ -79,7 +77,7 @@ pub(super) fn overridden(chosen: &[&StreamTable], above: &Settings) -> Vec<Mista
     all
 }
 
-/// Checks that a name can be a label, a part of a URL and a word of a command.
+/// Valid as a label, a part of a URL and a word of a command.
 pub(super) fn check_name(name: Option<&str>) -> Result<String, String> {
     let is_plain = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
@@ -121,7 +119,6 @@ pub(super) fn mistakes(streams: &[StreamTable]) -> Vec<Mistake> {
     all
 }
 
-/// The chosen streams; none if the file has none.
 pub(super) fn choose<'a>(
     streams: &'a [StreamTable],
     only: Option<&str>,
@@ -134,7 +131,6 @@ pub(super) fn choose<'a>(
     })
 }
 
-/// Refuses streams that would conflict, such as two on one slot.
 pub(super) fn collisions(
     streams: &[Loaded],
     settings: &[(Option<String>, Settings)],

@@ -1,13 +1,10 @@
 //! Enums and small types of the validated configuration.
-//!
-//! Input: text that an operator typed. Output: `ConnectionString` and `Property`, which mask a text
-//! that may be secret; enums such as `Delivery` and `LogLevel` with their words in the file.
 
 use std::fmt;
 
 use postrider_core::route::keyword_enum;
 
-/// A connection string that may hold a password: `Debug` and `Display` mask it.
+/// A connection string. `Debug` and `Display` mask its password.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ConnectionString(String);
 
@@ -16,7 +13,7 @@ impl ConnectionString {
         Self(text.into())
     }
 
-    /// The text as typed, including a password. Must not be logged.
+    /// The text as typed, perhaps with a password. Must not be logged.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -38,7 +35,7 @@ impl fmt::Debug for ConnectionString {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Property {
     pub name: String,
-    /// The value for librdkafka. Must not be logged.
+    /// Value for librdkafka. Must not be logged.
     pub value: String,
 }
 
@@ -56,9 +53,7 @@ keyword_enum!(
     }
 );
 keyword_enum!(
-    /// Credentials for Postgres.
     SourceLogin {
-        /// A password or a certificate, as for psql.
         Password = "password",
         /// A password signed by AWS credentials.
         RdsIam = "rds_iam",
@@ -84,17 +79,16 @@ keyword_enum!(
     MarkWord {
         /// A time in a column that was NULL.
         ProcessedAt = "processed_at",
-        /// Another value in a column.
         Status = "status",
         Delete = "delete",
     }
 );
 keyword_enum!(
-    /// Treatment of a row that cannot be delivered unchanged (G4).
+    /// Treatment of an undeliverable row (G4).
     Rejected {
         DeadLetter = "dead_letter",
         Stop = "stop",
-        /// Left out, with an audit line in the log.
+        /// Left out, with an audit line.
         Skip = "skip",
     }
 );

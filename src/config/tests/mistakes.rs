@@ -191,7 +191,7 @@ fn what_is_meant_without_doubt_is_accepted() {
     assert_eq!(config.kafka.brokers, ["k1:9092", "k2:9092"]);
     assert_eq!((config.source.poll.workers, config.source.poll.batch), (4, 50));
     assert_eq!((config.route.missing_topic.create_max, config.traces.max_per_second), (7, 0));
-    // A price is not a variable, and the file of a secret may hold any text.
+    // The file of a secret may hold any text.
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "a${b}c\n").unwrap();
@@ -311,7 +311,6 @@ fn missing_parts_of_a_login_are_reported() {
     );
 }
 
-/// Difference between the report of a file and the expected one.
 fn difference(&(text, line, under, words): &(&str, usize, &str, &str)) -> Option<String> {
     let found = mistakes(&Given { file: Some(text), ..Given::default() });
     let [Mistake { kind, place: SourcePosition::File(excerpt), help }] = found.as_slice() else {
@@ -542,7 +541,7 @@ proptest::proptest! {
         }
     }
 
-    /// Any text for any option in any layer gives a printable configuration or printable mistakes.
+    /// Any text gives a printable configuration or printable mistakes.
     #[test]
     fn any_value_in_any_layer_is_taken_or_refused(
         option in proptest::sample::select(OPTIONS),

@@ -67,7 +67,7 @@ fn one_stream_is_meant_and_the_error_lists_them() {
     assert!(none.hint().unwrap().contains("leave --stream out"));
 }
 
-/// Text added to two valid streams, expected line, and words of the message or the help.
+/// Added text, expected line, and words of the message or the help.
 #[test]
 fn streams_that_get_into_each_others_way_are_refused_by_name() {
     for (more, line, words) in [
@@ -103,7 +103,7 @@ fn streams_that_get_into_each_others_way_are_refused_by_name() {
     assert!(found[0].help.as_deref().unwrap().contains("[[stream]]"), "{found:?}");
 }
 
-/// One stream would be a standby of the other forever.
+/// Otherwise a stream would wait for the other forever.
 #[test]
 fn one_slot_by_two_names_of_this_machine_is_refused() {
     let text = "[source]\nslot = \"s\"\n\
@@ -144,7 +144,7 @@ fn a_variable_that_would_make_all_streams_one_is_refused() {
     }
     let slot = ["source.url=postgres://app@db-c/shop"];
     assert!(load_streams(&with(None, &slot), &|_| Vec::new()).is_err());
-    // A user may run one stream by hand; a stream that inherits the option takes it from anywhere.
+    // A user may run one stream by hand.
     assert!(load_streams(&with(Some("two"), &slot), &|_| Vec::new()).is_ok());
     let mut inputs = with(Some("one"), &[]);
     inputs.variables.push(url);
