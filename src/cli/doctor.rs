@@ -1,10 +1,8 @@
 //! `postrider doctor`: checks everything that would stop or harm a run, and prints each fix.
 //!
-//! Input: the configuration, and the state of Postgres, Kafka, the running relay and this machine.
-//! Output: per stream a line per check (PASS, WARN, FAIL or SKIP) with its fix; exit code 1 if any
-//! check fails. Invariant: without `--fix --execute` nothing is written. A running relay is not
-//! disturbed. The answer comes within about 15 s even if no server answers. Only servers that a
-//! selected check needs are asked.
+//! Invariant: without `--fix --execute` nothing is written. A running relay is not disturbed. The
+//! answer comes within about 15 s even if no server answers. Only servers that a selected check
+//! needs are asked.
 
 mod apply;
 mod certificates;
@@ -103,7 +101,6 @@ pub struct DoctorArgs {
 }
 
 pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
-    // Invalid ids are refused before any server is asked.
     Selection::of(&args.only)?;
     Selection::of(&args.allow)?;
     let streams = match EachStream::load(context, Vec::new()) {
@@ -151,7 +148,6 @@ fn fix(
         let left = apply::left(&report.checks, Some(&plan));
         return print(&report, &plan, &left, None);
     }
-    // The plan is printed before it is executed.
     if !context.json() {
         let of = stream.stream.as_deref().filter(|_| streams.are_several());
         let of = of.map(|name| format!("stream `{name}`: ")).unwrap_or_default();
@@ -186,7 +182,6 @@ fn examine(
     report(args, checks.into_iter().map(|check| check.of_role(role)).collect())
 }
 
-/// Checks to report if the configuration cannot be read.
 fn without_configuration(failure: CommandFailure) -> Vec<Check> {
     let mut checks: Vec<_> = Check::failed("config.valid", failure).collect();
     checks.push(Check::unknown("config.others", "nothing was asked without a configuration"));
@@ -230,7 +225,7 @@ fn exit_of(args: &DoctorArgs, report: &Report) -> ExitCode {
     if is_wrong { ExitCode::CheckFailed } else { ExitCode::Ok }
 }
 
-/// Asks Postgres first, because its rows name the topics. Concurrently tests if the brokers answer.
+/// Asks Postgres first, because its rows name the topics.
 fn of_servers(
     config: &Config,
     relay: &Result<RelayFacts, Silence>,
@@ -289,7 +284,7 @@ fn of_servers(
     Ok(checks)
 }
 
-/// Transactional id of the relay, which contains the cluster's identifier.
+/// Transactional id, which contains the cluster's identifier.
 fn transactional_id(
     plan: &Plan,
     runtime: &tokio::runtime::Runtime,
@@ -310,7 +305,7 @@ fn transactional_id(
 
 struct Position {
     checks: Vec<Check>,
-    /// Why `prune` would not know since when every row was delivered.
+    /// Why `prune` would not know which rows were delivered.
     no_beginning: Option<&'static str>,
 }
 
@@ -320,7 +315,7 @@ impl From<Check> for Position {
     }
 }
 
-/// Checks if the gate would let a run continue at the slot's position.
+/// Asks the gate if a run can continue from the slot.
 fn position(
     plan: &Plan,
     runtime: &tokio::runtime::Runtime,
@@ -354,7 +349,6 @@ fn position(
     };
     match judged(place, plan, runtime, client) {
         Ok(found) => found,
-        // A server did not answer, so nothing is known.
         Err(failure) if failure.exit == ExitCode::Unavailable => {
             let why = failure.findings.into_iter().next().map_or_else(String::new, |one| one.what);
             Check::unknown(ID, why).into()
@@ -375,7 +369,7 @@ fn judged(
     let stream = StreamPosition::after(place, plan, runtime, client)?;
     let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
     let warnings = stream.judge(exactly_once).map_err(RelayError::from)?.warnings;
-    // A warning covers the further refusals of `prune`.
+    // Further refusals of `prune` are covered by a warning below.
     let no_beginning = beginning::named_by(&stream).ok().and_then(Result::err);
     let checks = if stream.progress.is_none() {
         let finding = "Kafka has no progress of the slot: delivery begins where the slot is";
@@ -389,8 +383,7 @@ fn judged(
     Ok(Position { checks, no_beginning })
 }
 
-/// Checks progress without a slot. If rows of a missing slot were delivered, it needs a repair, not
-/// only a new slot.
+/// If rows of a missing slot were delivered, it needs a repair, not only a new slot.
 fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client) -> Check {
     const ID: &str = "progress.position";
     let slot = plan.config.source.slot.clone();

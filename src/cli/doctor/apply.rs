@@ -1,8 +1,8 @@
 //! `postrider doctor --fix`: creates missing objects, and lists what is left for a person.
 //!
-//! Invariant: only missing objects are created, by the code of `setup` and `prune --ahead`. The
-//! only alteration adds a table to a publication. No slot is created if an earlier one delivered
-//! rows, or rows would be left behind. A repeated run completes an interrupted one.
+//! Invariant: the code of `setup` and `prune --ahead` creates missing objects. The only alteration
+//! adds a table to a publication. No slot is created if an earlier one delivered rows, or rows
+//! would be left behind. A repeated run completes an interrupted one.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,6 @@ use postrider_relay::Plan;
 #[derive(Debug, Default)]
 pub(super) struct FixPlan {
     pub(super) creates: Vec<String>,
-    /// Objects that are not created, and why.
     pub(super) refused: Vec<String>,
     with_source: bool,
     with_days: bool,
@@ -75,7 +74,7 @@ impl FixPlan {
         }
     }
 
-    /// The progress topic precedes the slot, whose beginning is recorded there.
+    /// Plans the progress topic before the slot, whose beginning is recorded there.
     fn look_at_progress_topic(&mut self, relay: &Plan) {
         let name = &relay.config.progress.topic;
         let is_there = |there: BTreeSet<String>| there.contains(name);
@@ -98,7 +97,7 @@ impl FixPlan {
         self.creates.is_empty()
     }
 
-    /// Creates the objects. Returns those that were created even after a failure.
+    /// Creates the objects. Returns those created even after a failure.
     pub(super) fn execute(
         &self,
         relay: &Plan,
@@ -130,7 +129,6 @@ fn told(failure: &CommandFailure) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Checks that are left for a person after the `planned` creations.
 pub(super) fn left(checks: &[Check], planned: Option<&FixPlan>) -> Vec<&'static str> {
     let is_wrong = |check: &&Check| check.outcome >= Outcome::Warn && !check.is_allowed;
     let is_left = |check: &&Check| !planned.is_some_and(|plan| plan.covers(check));

@@ -1,8 +1,5 @@
-//! Checks of `postrider doctor` for the validity of certificates of Postgres, brokers and the
-//! relay.
-//!
-//! Output: one check per side, for the certificate that ends first. Invariant: only certificates in
-//! use are judged. A certificate that could not be seen is unknown.
+//! Checks of `postrider doctor` for certificates of Postgres, brokers and the relay: one check per
+//! side, for the one that ends first. A certificate that could not be seen is unknown.
 
 use std::path::Path;
 
@@ -25,8 +22,8 @@ const OF_KAFKA: &str = "kafka.certificate";
 const OURS_FOR_POSTGRES: &str = "postgres.client_certificate";
 const OURS_FOR_KAFKA: &str = "kafka.client_certificate";
 
-/// Days before its end from which a certificate is reported. Automatic renewal happens a month
-/// before.
+/// Days of validity below which a certificate is reported. Automatic renewal happens a month before
+/// the end.
 const DAYS_MIN: i64 = 30;
 const DAY_S: i64 = 86_400;
 
@@ -83,7 +80,7 @@ pub(super) fn of_kafka(kafka: &KafkaSpec, addresses: &[Address]) -> Vec<Check> {
     vec![brokers, ours]
 }
 
-/// Fault of a certificate, and whether every peer refuses it.
+/// The fault, and whether every peer refuses the certificate.
 fn wrong(validity: &Validity, now_s: i64) -> Option<(String, bool)> {
     let Validity { subject, until_s, .. } = validity;
     let left = (until_s - now_s).div_euclid(DAY_S);
@@ -97,8 +94,7 @@ fn wrong(validity: &Validity, now_s: i64) -> Option<(String, bool)> {
     }
 }
 
-/// Judges the server whose certificate ends first. `judge`: whether the relay verifies this
-/// certificate, and the fix.
+/// `judge`: whether the relay verifies this certificate, and the fix.
 fn of_servers(id: &'static str, servers: &[Address], begins: Begins, judge: (bool, Fix)) -> Check {
     let (is_checked, fix) = judge;
     let (server, first) = match first_to_expire(servers, begins) {

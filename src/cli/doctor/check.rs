@@ -1,4 +1,4 @@
-//! One check of `postrider doctor`, and its result.
+//! A check of `postrider doctor`, and its result.
 //!
 //! Invariant: an id names one question and is stable, because scripts use it. A failure or a
 //! warning has a fix. A question without an answer never passes.
@@ -14,7 +14,6 @@ use postrider_secrets::mask::mask_sentence;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Outcome {
     Pass,
-    /// The question could not be asked.
     Unknown,
     /// The relay runs, but may lose time, disk or safety.
     Warn,
@@ -23,7 +22,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Label for people, as wide as the widest.
+    /// Label with the width of the widest.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -43,11 +42,9 @@ impl Outcome {
     }
 }
 
-/// A missing object that `--fix` may create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// An object that `postrider setup` creates: table, publication, a table in the publication, or
-    /// slot.
+    /// Created by `postrider setup`: table, publication, a table in it, or slot.
     Source,
     Days,
     Topic(WantedTopic),
@@ -63,7 +60,7 @@ pub(super) struct Check {
     pub(super) lacks: Vec<Lack>,
     /// Code of the error that would end the relay.
     pub(super) code: Option<ErrorCode>,
-    /// Whether `--allow` excludes it from the exit code.
+    /// Whether `--allow` excludes the check from the exit code.
     pub(super) is_allowed: bool,
 }
 
@@ -92,7 +89,6 @@ impl Check {
         Self { outcome: Outcome::Fail, ..Self::warn(id, finding, fix) }
     }
 
-    /// One check per finding of a command's failure.
     pub(super) fn failed(
         id: &'static str,
         failure: impl Into<CommandFailure>,

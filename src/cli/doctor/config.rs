@@ -16,7 +16,7 @@ use postrider_config::Loaded;
 use postrider_secrets::mask;
 use postrider_service::shell::shell_word;
 
-/// File descriptors that a relay may need: for its servers, files, and about a hundred brokers.
+/// File descriptors that a relay may need: servers, files, about a hundred brokers.
 const DESCRIPTORS_MIN: u64 = 1_024;
 /// Memory besides rows in flight: 16 MiB idle, and buffers of the Kafka client.
 const BASE_BYTES: u64 = 64 << 20;
@@ -59,8 +59,7 @@ fn passed_over(loaded: &Loaded) -> Check {
     Check::warn(ID, warnings.join("; "), "remove those parameters from source.url")
 }
 
-/// Checks if others can read files with secrets: the configuration, and the token of the control
-/// API.
+/// Files with secrets: the configuration, and the token of the control API.
 fn file_modes(loaded: &Loaded) -> Vec<Check> {
     let token = loaded.config.http.control.token_file.as_deref();
     let mut checks: Vec<_> = token.map(|file| file_mode(file, |_| true)).into_iter().collect();
@@ -75,7 +74,7 @@ fn has_secret(text: &str) -> bool {
     text.lines().any(|line| !names_file(line) && mask::mask_text(line) != line)
 }
 
-/// Whether a line such as `client_secret_file = ..` only names the file of a secret.
+/// Whether a line such as `client_secret_file = ..` only names a file.
 fn names_file(line: &str) -> bool {
     let name = line.split_once('=').map(|(name, _)| name.trim().trim_matches('"'));
     name.is_some_and(|name| name.ends_with("_file"))
@@ -122,8 +121,7 @@ struct FileAccess {
 }
 
 impl FileAccess {
-    /// Commands that close the file to others and keep it readable for this user; `None` if it is
-    /// closed.
+    /// Commands that close the file to others but not to this user; `None` if it is closed.
     fn closed(&self, (user, groups): &(u32, Vec<u32>), file: &str) -> Option<Vec<String>> {
         // A service may read a file of root through its group, for example with the Debian package.
         let is_shared = self.owner != *user || self.owner == 0;
@@ -140,7 +138,6 @@ impl FileAccess {
     }
 }
 
-/// Proposes a port of this address that is free now.
 fn another_port(bind: SocketAddr) -> Fix {
     const WORDS: &str = "set http.bind to another port, or end what has this one";
     let ports = (1..=PORTS_TRIED).filter_map(|next| bind.port().checked_add(next));
@@ -208,8 +205,7 @@ fn descriptors(limit: Option<u64>) -> Check {
     }
 }
 
-/// Lowest memory limit of the cgroups above this process, `u64::MAX` without a limit; `None` if no
-/// limit can be read.
+/// Lowest limit of the cgroups above this process, `u64::MAX` without one; `None` if unreadable.
 pub(crate) fn memory_limit() -> Option<u64> {
     let of_process = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_of(Path::new("/sys/fs/cgroup"), &of_process)
@@ -242,7 +238,7 @@ fn limit_of(mounts: &Path, of_process: &str) -> Option<u64> {
     limits.min()
 }
 
-/// Why these streams in one process may run out of memory while brokers are away and rows wait.
+/// Why memory may run out while brokers are away and rows wait.
 pub(crate) fn too_large_together(streams: &[Loaded]) -> Option<String> {
     exceeds(in_flight(streams).saturating_add(BASE_BYTES), streams.len(), memory_limit()?)
 }
@@ -393,7 +389,7 @@ mod tests {
             let commands = FileAccess { mode, owner, group }.closed(&(user, vec![user]), "f");
             commands.map(|commands| commands.join("; "))
         };
-        // File of the Debian package, checked as the service's user and as root.
+        // The Debian package's file, for the service's user and for root.
         assert_eq!(closed(0o640, ROOT, US, US), None);
         assert_eq!(closed(0o640, ROOT, US, ROOT), None);
         assert_eq!(closed(0o644, ROOT, US, US).as_deref(), Some("chmod 640 f"));
@@ -402,7 +398,7 @@ mod tests {
         assert_eq!(closed(0o600, US, US, US), None);
         assert_eq!(closed(0o640, US, US, US).as_deref(), Some("chmod 600 f"));
         assert_eq!(closed(0o644, ROOT, ROOT, ROOT).as_deref(), Some("chmod 600 f"));
-        // File that is readable only because everybody may read it.
+        // A file that is readable only because everybody may read it.
         assert_eq!(closed(0o644, ROOT, ROOT, US).as_deref(), Some("chown 7 f; chmod 600 f"));
         assert_eq!(closed(0o644, OTHER, OTHER, US).as_deref(), Some("chown 7 f; chmod 600 f"));
     }

@@ -8,7 +8,7 @@ use super::check::Check;
 use super::fix::{Fix, Place, StepKind};
 use postrider_postgres::control::{FailoverAbout, FailoverFacts, FailoverFinding, FailoverFix};
 
-/// Every subject, its id, the text if nothing is wrong, and whether only a standby knows.
+/// Subject, id, text if nothing is wrong, and whether only a standby knows.
 const SUBJECTS: [(FailoverAbout, &str, &str, bool); 9] = [
     (FailoverAbout::Slot, "slot.failover", "the slot follows a failover", false),
     (
@@ -60,7 +60,6 @@ pub(super) fn checks(facts: &FailoverFacts, wants_failover: bool) -> Vec<Check> 
     checks
 }
 
-/// Reason why no server could answer.
 fn unseen(facts: &FailoverFacts, about: FailoverAbout, standby_only: bool) -> Option<&'static str> {
     if standby_only && facts.standbys.is_empty() {
         return Some("source.url names no standby that could be asked");

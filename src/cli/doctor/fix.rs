@@ -1,6 +1,5 @@
 //! The fix of a finding of `postrider doctor`: text for people, and its literal steps.
 //!
-//! Input: sentences, SQL, commands and lines of configuration. Output: a [`Fix`], as text and JSON.
 //! Invariant: the text contains every step literally. A step is one statement, command or line.
 //! Steps run in order, SQL in one session. If a person must choose, there are no steps, or the
 //! steps of the choice that loses nothing.
@@ -32,13 +31,10 @@ impl StepKind {
 pub(super) enum Place {
     /// The database of `source.url`, with a role that has the rights.
     Database,
-    /// A replication connection to the database.
     Replication,
-    /// The machine of the Postgres server.
     Server,
     /// A standby: its database `postgres`, or its machine.
     Standby,
-    /// A machine with Kafka's tools.
     Kafka,
     Relay,
 }
@@ -111,7 +107,6 @@ impl Fix {
         Self { steps: steps.collect(), text }
     }
 
-    /// Statements at a standby, and its restart if they need one.
     pub(super) fn standby(statements: &str, restart: bool) -> Self {
         let begun = Self::from(format!("at the standby: {statements}"));
         let add = |fix: Self, text| fix.then(StepKind::Sql, Place::Standby, text);
@@ -131,7 +126,7 @@ impl Fix {
         Self::default().then(StepKind::Config, Place::Relay, line)
     }
 
-    /// Adds a step. The text is extended unless it already names the step.
+    /// The text is extended unless it already names the step.
     #[must_use]
     pub(super) fn then(mut self, kind: StepKind, place: Place, text: impl Into<String>) -> Self {
         let text = text.into();
@@ -163,7 +158,7 @@ impl Fix {
         self
     }
 
-    /// Replaces the words around the steps. The words must name each step.
+    /// Replaces the words around the steps, and must name each step.
     #[must_use]
     pub(super) fn told_as(mut self, text: impl Into<String>) -> Self {
         self.text = text.into();
@@ -215,8 +210,7 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// Splits a text into statements with their semicolons. Comments and text after the last semicolon
-/// are words.
+/// Statements with their semicolons. Comments and a rest without semicolon are words.
 fn split(sql: &str) -> Vec<String> {
     let (mut statements, mut begin, mut quote) = (Vec::new(), 0, None);
     for (at, c) in sql.char_indices() {

@@ -21,12 +21,9 @@ use postrider_kafka::{
 use postrider_relay::certificates::{Address, configured_brokers, is_kafka_encrypted};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// Transaction timeout that the relay requests.
 const TRANSACTION_MS: u64 = 60_000;
-/// Maximum number of topics to name.
 const NAMED_MAX: usize = 5;
 
-/// Results of the checks of Postgres, or why they are unknown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FromSource<'a> {
     pub(super) topics: Result<&'a [String], &'a str>,
@@ -76,7 +73,7 @@ pub(crate) fn answering(brokers: usize) -> String {
     }
 }
 
-/// Topics that are listed or hidden. A hidden topic may exist, and is a separate finding.
+/// Listed or hidden topics. A hidden topic may exist, and is a separate finding.
 fn seen(
     there: &BTreeSet<String>,
     states: &Result<Vec<TopicState>, TopicsError>,
@@ -94,7 +91,7 @@ pub(super) fn out_of_reach(kafka: &KafkaSpec, error: TopicsError) -> Vec<Check> 
     checks
 }
 
-/// Connects to advertised addresses, because clients use them whatever address they were given.
+/// Connects to advertised addresses, because clients use these whatever address they were given.
 fn listeners(brokers: &[AdvertisedBroker]) -> Check {
     const ID: &str = "kafka.listeners";
     let refused: Vec<_> = std::thread::scope(|scope| {
@@ -183,7 +180,7 @@ fn transactions(facts: &ClusterFacts, delivery: Delivery) -> Check {
     }
 }
 
-/// Checks if the brokers let the relay begin transactions under its id.
+/// Checks the right to begin transactions under the relay's id.
 fn transactional_id(
     config: &Config,
     kafka: &KafkaSpec,
@@ -215,7 +212,6 @@ fn transactional_id(
     }
 }
 
-/// Checks for missing topics, whose rows wait or become dead letters.
 fn topics_exist(
     config: &Config,
     facts: &ClusterFacts,
@@ -285,7 +281,6 @@ fn not_surveyed(error: TopicsError) -> Vec<Check> {
     }
 }
 
-/// Checks settings that may lose or refuse records.
 fn surveyed(
     config: &Config,
     kafka: &KafkaSpec,
@@ -352,7 +347,7 @@ fn surveyed(
     checks
 }
 
-/// Adds the command of the finding, or the fix that loses nothing.
+/// The command of the finding, or the fix that loses nothing.
 fn with_literal_fix(
     check: Check,
     config: &Config,

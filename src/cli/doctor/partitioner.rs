@@ -17,7 +17,7 @@ const ID: &str = "topic.partitioner";
 /// Time limit for all topics together.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// `topics`: existing ones.
+/// `topics`: existing topics.
 pub(super) fn check(config: &Config, kafka: &KafkaSpec, topics: &[&str]) -> Check {
     let (route, ours) = (&config.route, config.kafka.partitioner);
     let chooses = |rule: &RuleSpec| {
@@ -68,7 +68,6 @@ fn judge(ours: Partitioner, seen: &[(&str, KeyPlacement)], unread: Option<String
          records of one key before and after a relay begins have no order among them",
         ours.as_str()
     );
-    // A partitioner that fits every examined topic.
     let all = seen.iter().filter(|(_, placement)| placement.keyed > 0);
     let theirs = placement
         .placed_by()

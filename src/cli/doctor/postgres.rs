@@ -1,7 +1,5 @@
-//! Checks of `postrider doctor` that ask Postgres. Their results also feed the checks of Kafka.
-//!
-//! Invariant: all parts share one time limit, and no statement waits for a lock. A locked table is
-//! a finding, and hides no other.
+//! Checks of `postrider doctor` that ask Postgres. All share one time limit, and no statement waits
+//! for a lock: a locked table is a finding, and hides no other.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +25,6 @@ pub(super) struct FromPostgres {
     pub(super) client: Option<Client>,
     /// Topics of the newest rows, or why they are unknown.
     pub(super) topics: Result<Vec<String>, String>,
-    /// `None` if no slot was found.
     pub(super) slot: Option<SlotReader>,
 }
 
@@ -96,7 +93,7 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
     if !is_polled && selection.has_failover() {
         checks.extend(failovers(plan, &client, &deadline).await);
     }
-    // This runs after the checks that count connections.
+    // This must follow the checks that count connections.
     if !is_polled && selection.has("postgres.replication") {
         checks.push(replication(&client, &deadline).await);
     }
@@ -104,7 +101,7 @@ pub(super) async fn checks(plan: &Plan, selection: Selection<'_>) -> (Vec<Check>
         Ok(found) => checks.extend(found),
         Err(_) => checks.push(Check::unknown("table.prune", no_answer())),
     }
-    // Checks that only concern a stream.
+    // Polling does not need these.
     checks.retain(|check| !is_polled || !of_stream(check.id));
     let rows = timeout(deadline.left(), newest_rows(plan, &client, &mut checks)).await;
     let topics = rows.unwrap_or_else(|_| {
@@ -129,7 +126,7 @@ fn of_stream(id: &str) -> bool {
     GROUPS.iter().any(|group| id.starts_with(group)) || OTHERS.contains(&id)
 }
 
-/// Tries a replication connection, because pg_hba.conf and poolers treat it differently.
+/// Tries a replication connection, which pg_hba.conf and poolers treat differently.
 async fn replication(client: &Client, deadline: &Deadline) -> Check {
     const ID: &str = "postgres.replication";
     let server = client.server().clone();
@@ -157,7 +154,7 @@ async fn replication(client: &Client, deadline: &Deadline) -> Check {
     }
 }
 
-/// Effect of a failover on the slot, asked of every host of source.url.
+/// Asks every host of source.url.
 async fn failovers(plan: &Plan, client: &Client, deadline: &Deadline) -> Vec<Check> {
     let source = &plan.config.source;
     let looked = async {
@@ -175,7 +172,6 @@ async fn failovers(plan: &Plan, client: &Client, deadline: &Deadline) -> Vec<Che
     }
 }
 
-/// Sessions that block readers or writers of an outbox.
 async fn locks(plan: &Plan, client: &Client, deadline: &Deadline) -> Check {
     const ID: &str = "table.locked";
     let looked = control::table_locks(client, &plan.config.source.tables);
@@ -240,7 +236,7 @@ async fn inspected(
     Ok((checks, reader))
 }
 
-/// Whether the slot's log can be decoded. The present catalogs do not show this.
+/// The present catalogs do not show if the slot's log can be decoded.
 async fn readable(
     plan: &Plan,
     client: &Client,
@@ -269,7 +265,7 @@ async fn readable(
     }
 }
 
-/// Temporary copies of slots, which exist until their server process ends.
+/// Temporary copies of slots, removed only when their server process ends.
 fn left_copies(left: &[LeftCopy]) -> Check {
     const ID: &str = "slot.copies";
     let Some(first) = left.first() else {

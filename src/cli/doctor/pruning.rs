@@ -1,5 +1,5 @@
 //! Checks of `postrider doctor`: whether old rows can be pruned, and whether the coming days have
-//! partitions. Only the catalog is read, and nothing is locked.
+//! partitions. Nothing is locked.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use postrider_postgres::control::prune::{
 use postrider_postgres::control::{Client, connect};
 use postrider_relay::Plan;
 
-/// Days from today that must have partitions, so that a missed weekly run is noticed in time.
+/// Days from today that must have partitions: a missed weekly run is noticed in time.
 const DAYS_AHEAD: u32 = 2;
-/// Days that `postrider setup --partition day` creates.
+/// Number of days that `postrider setup --partition day` creates.
 const DAYS_CREATED: u32 = 7;
 /// Maximum wait for a lock, because writers queue behind it.
 const LOCK_LIMIT: Duration = Duration::from_millis(200);
@@ -50,7 +50,7 @@ pub(super) async fn checks(plan: &Plan, client: &Client) -> Vec<Check> {
     checks
 }
 
-/// Replaces a passed check if `prune` cannot know which rows were delivered.
+/// Downgrades a passed check, because `prune` cannot know which rows were delivered.
 pub(super) fn beginning_unknown(checks: &mut [Check], slot: &str, why: &'static str) {
     for check in checks.iter_mut().filter(|check| check.id == PRUNE) {
         if check.outcome == Outcome::Pass {
@@ -66,7 +66,7 @@ async fn indexed(client: &Client, table: &PruneTable) -> Result<(), PruneError> 
     Ok(())
 }
 
-/// Warns only, because rows are delivered anyway.
+/// Warning for an error of `prune`. Rows are delivered anyway.
 fn refused(error: PruneError) -> Check {
     if let PruneError::Control(error) = &error {
         return Check::unknown(PRUNE, error.to_string());
@@ -129,7 +129,6 @@ fn create(table: &TableName, day: &Day) -> String {
     )
 }
 
-/// Partitions that [`add`] would create.
 pub(super) async fn missing(plan: &Plan) -> Result<Vec<String>, CommandFailure> {
     let client = connect(&plan.config.source.connect).await?;
     let mut names = Vec::new();
@@ -139,7 +138,7 @@ pub(super) async fn missing(plan: &Plan) -> Result<Vec<String>, CommandFailure> 
     Ok(names)
 }
 
-/// Creates and records missing partitions. No session waits long for the locks.
+/// Creates missing partitions. Waits for locks are short.
 pub(super) async fn add(plan: &Plan, created: &mut Vec<String>) -> Result<(), CommandFailure> {
     let client = connect(&plan.config.source.connect).await?;
     for (table, day) in missing_of(plan, &client).await? {

@@ -1,7 +1,5 @@
-//! Checks of `postrider doctor` for the running relay, and for the reader of the slot.
-//!
-//! Invariant: an unread slot with waiting WAL never passes, nor does a reader that does not answer.
-//! No I/O.
+//! Checks of `postrider doctor` for the running relay, and for the reader of the slot. An unread
+//! slot with waiting WAL never passes, nor does a reader that does not answer.
 
 use std::thread;
 use std::time::Duration;
@@ -38,10 +36,9 @@ const READY: &str = "relay.ready";
 const STARTING_SECONDS: f64 = 3.0;
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 const SEE_LOG: &str = "read the relay's log, which names the error and its remedy";
-/// Times to ask in [`STARTING_SECONDS`].
 const TRIES: u32 = 12;
 
-/// Asks again while the relay has just started and is not ready.
+/// A relay that has just started may not be ready.
 pub(super) fn once_started(
     mut ask: impl FnMut() -> Result<RelayFacts, Silence>,
 ) -> Result<RelayFacts, Silence> {
@@ -128,7 +125,7 @@ fn not_ready(facts: &RelayFacts) -> Check {
     Check::fail(READY, finding, fix)
 }
 
-/// `own_name`: application name of a relay with this configuration.
+/// `own_name`: application name of this configuration's relay.
 pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
     const ID: &str = "slot.reader";
     let Some(slot) = slot else { return Check::unknown(ID, "there is no slot to look at") };

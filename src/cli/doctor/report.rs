@@ -15,7 +15,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Worst outcome, without allowed checks.
+    /// Worst outcome without allowed checks.
     pub(super) fn worst(&self) -> Outcome {
         let counting = self.checks.iter().filter(|check| !check.is_allowed);
         counting.map(|check| check.outcome).max().unwrap_or(Outcome::Pass)
@@ -25,7 +25,7 @@ impl Report {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
-    /// `width`: columns of the terminal; `None` does not wrap. `is_quiet`: only failures.
+    /// `None` does not wrap. `is_quiet`: only failures.
     pub(super) fn to_text(&self, width: Option<usize>, color: bool, is_quiet: bool) -> String {
         let mut out = String::new();
         let is_shown = |check: &&Check| !is_quiet || check.outcome == Outcome::Fail;
@@ -76,12 +76,9 @@ impl Report {
     }
 }
 
-/// Indent of a fix, and of a finding below its id.
 const INDENT: usize = 6;
-/// Minimum width of a finding beside its id.
 const FINDING_MIN: usize = 40;
 
-/// A finding beside its id, or below it on a narrow terminal.
 fn finding_text(finding: &str, width: Option<usize>, column: usize) -> String {
     let Some(width) = width else { return format!("  {finding}\n") };
     let (column, begin) = match width.saturating_sub(column) {
@@ -92,8 +89,8 @@ fn finding_text(finding: &str, width: Option<usize>, column: usize) -> String {
     format!("{begin}{}\n", lines.join(&format!("\n{:column$}", "")))
 }
 
-/// A fix, with one clause per line if it does not fit in a line. A clause is never wrapped, because
-/// it may be a command.
+/// A clause per line, if the fix does not fit in a line. Clauses are not wrapped, because they may
+/// be commands.
 fn fix_lines(fix: &str, width: Option<usize>) -> String {
     const BEGIN: &str = "\n           ";
     let fix = fix.replace('\n', BEGIN);
@@ -116,7 +113,7 @@ fn fix_lines(fix: &str, width: Option<usize>) -> String {
     lines
 }
 
-/// Text of `--fix` after the report. `created`: `None` without `--execute`.
+/// `created`: `None` without `--execute`.
 pub(super) fn fix_text(plan: &FixPlan, left: &[&str], created: Option<&[String]>) -> String {
     let mut out = String::new();
     for object in created.unwrap_or_default() {

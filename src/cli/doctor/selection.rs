@@ -34,7 +34,7 @@ impl TypedValueParser for IdParser {
     }
 }
 
-/// Every id, in the order in which checks are printed.
+/// All ids, in the order in which checks are printed.
 pub(super) const IDS: [&str; 79] = [
     "config.valid",
     "config.others",
@@ -126,7 +126,7 @@ pub(super) const TOPIC_IDS: [&str; 7] = [
     "progress.topic",
 ];
 
-/// Prefixes of the ids of all checks that ask Postgres.
+/// Prefixes of checks that ask Postgres.
 const OF_POSTGRES: [&str; 11] = [
     "postgres.",
     "publication.",

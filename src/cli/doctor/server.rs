@@ -1,6 +1,4 @@
-//! Checks of `postrider doctor` for limits, open transactions and other slots of the server.
-//!
-//! Input: [`HealthFacts`] and an [`Inspection`]. Output: checks. Pure.
+//! Checks of `postrider doctor` for limits, open transactions and other slots of the server. Pure.
 
 use super::check::{Check, bytes, duration, identifier};
 use super::fix::Fix;
@@ -17,30 +15,29 @@ const KEEP_GIB: i64 = 50;
 const LIMITS_SINCE: i32 = 130_000;
 /// Oldest version that PostgreSQL's developers maintain.
 const MAINTAINED_SINCE: i32 = 140_000;
-/// Maximum age of an open transaction, in seconds.
+/// Seconds that a transaction may be open.
 const OPEN_MAX: i64 = 3_600;
-/// Maximum age while more than [`HELD_BACK_MAX`] is held back, in seconds.
+/// Seconds that a transaction may be open while more than [`HELD_BACK_MAX`] is held back.
 const OPEN_MAX_HELD_BACK: i64 = 300;
-/// A busy server holds back less WAL, in bytes, for short transactions.
+/// Bytes of WAL that short transactions on a busy server do not hold back.
 const HELD_BACK_MAX: i64 = 1 << 30;
 /// A larger difference of clocks, in seconds, misleads times and retention.
 const CLOCK_MAX: i64 = 2;
-/// Maximum of WAL kept by an unread slot, in bytes.
+/// Bytes of WAL kept by an unread slot.
 const IDLE_SLOT_MAX: i64 = 1 << 30;
-/// Maximum of unacknowledged WAL, in bytes, even if the slot is read.
+/// Bytes of unacknowledged WAL, even if the slot is read.
 const LAG_MAX: i64 = 1 << 30;
-/// Maximum age of kept catalog rows, in transactions: half of the age that forces a vacuum.
+/// Age of kept catalog rows, in transactions: half of the age that forces a vacuum.
 const CATALOG_AGE_MAX: i64 = 100_000_000;
-/// Maximum size of the outbox, in bytes.
+/// Maximum bytes of the outbox.
 const TABLE_MAX: i64 = 10 << 30;
-/// Dead rows worth a warning, if there are more of them than live rows.
+/// Number of dead rows that needs no warning.
 const DEAD_MIN: i64 = 100_000;
 
 pub(super) struct Around<'a> {
-    /// Outbox tables, in the order of the facts.
     pub(super) tables: &'a [TableName],
     pub(super) is_remote: bool,
-    /// Time of this machine, in microseconds since the Unix epoch.
+    /// Microseconds since the Unix epoch.
     pub(super) now_us: i64,
 }
 
@@ -130,7 +127,7 @@ fn clock(server_us: i64, now_us: i64) -> Check {
     )
 }
 
-/// Checks for room for one more, unless the relay already counts.
+/// Checks for a free place, unless the relay already has one.
 fn free(id: &'static str, setting: &str, (limit, used): (i64, i64), has_ours: bool) -> Check {
     let finding = format!("{setting} is {limit}, {used} are in use");
     if has_ours || used < limit {
@@ -169,8 +166,8 @@ fn wal_sender_timeout(inspection: &Inspection) -> Check {
     Check::pass(ID, shown)
 }
 
-/// Checks for transactions that hold back the slot and its creation: open for an hour, or for
-/// minutes while much acknowledged WAL is kept.
+/// Transactions that hold back the slot and its creation: open for an hour, or for minutes while
+/// much acknowledged WAL is kept.
 fn open(id: &'static str, transactions: &[OpenTransaction], held_back: i64) -> Check {
     let limit = if held_back > HELD_BACK_MAX { OPEN_MAX_HELD_BACK } else { OPEN_MAX };
     let is_old = |one: &&OpenTransaction| one.seconds.is_some_and(|seconds| seconds > limit);
@@ -243,7 +240,7 @@ fn idle_timeout(limits: &ServerLimits) -> Check {
     }
 }
 
-/// A sufficient limit for the WAL that the slot keeps now. Every check proposes this limit.
+/// Limit of at least twice what the slot keeps now, which every check proposes.
 fn enough_wal(slot: Option<&SlotHealth>) -> Fix {
     let kept = slot
         .map_or(0, |slot| slot.retained_bytes.saturating_add(slot.safe_bytes.unwrap_or(0).max(0)));
@@ -285,7 +282,7 @@ fn retention_limit(limits: &ServerLimits, version: i32, slot: Option<&SlotHealth
     }
 }
 
-/// Judges by the remaining WAL that the server reports, which is more exact than its settings.
+/// The server's remaining WAL is more exact than its settings.
 fn retention(slot: Option<&SlotHealth>) -> Check {
     const ID: &str = "slot.retained";
     let Some(slot) = slot else { return Check::unknown(ID, "there is no slot to look at") };

@@ -1,7 +1,5 @@
 //! Checks of `postrider doctor`: the relay's requirements on server, publication, tables and slot.
-//!
-//! Output: a check per requirement, with the relay's error and code. Invariant: an error without a
-//! requirement in [`id_of`] is a failure too.
+//! An error without a requirement in [`id_of`] is a failure too.
 
 use super::check::Check;
 use super::source_fix;
@@ -10,7 +8,7 @@ use postrider_postgres::control::{
     ControlError, Inspection, Requirements, SlotFacts, WarningAbout,
 };
 
-/// Requirements, and the text if they are met.
+/// Requirements, with the text if they are met.
 const DEMANDS: [(&str, &str); 17] = [
     ("postgres.wal_level", "wal_level is logical"),
     ("postgres.messages", "the server sends the logical messages that are rows"),
@@ -31,7 +29,7 @@ const DEMANDS: [(&str, &str); 17] = [
     ("postgres.source", "nothing else stands in the way"),
 ];
 
-/// Harmful settings that a relay accepts, and the text if there are none.
+/// Harmful settings that a relay accepts, with the text if there are none.
 const ADVICE: [(&str, WarningAbout, &str); 4] = [
     ("publication.only_inserts", WarningAbout::OtherChanges, "only inserts are decoded"),
     (
@@ -72,7 +70,6 @@ pub(super) fn checks(inspection: &Inspection, wanted: &Requirements) -> Vec<Chec
     checks
 }
 
-/// Requirements on a missing object are unknown.
 fn met_or_unknown(id: &'static str, met: &str, inspection: &Inspection) -> Check {
     let missing = match id.split_once('.') {
         Some(("slot", name)) if name != "exists" => inspection.slot.is_none().then_some("slot"),

@@ -57,8 +57,8 @@ pub(super) fn advised(about: WarningAbout, inspection: &Inspection, wanted: &Req
     }
 }
 
-/// Object that `--fix` may create. If the slot exists, a missing table or publication was renamed
-/// or dropped, and a new one lacks the data that the slot must send.
+/// If the slot exists, a missing table or publication was renamed or dropped, and a new one lacks
+/// the data that the slot must send.
 pub(super) fn lack(refusal: &ControlError, inspection: &Inspection) -> Option<Lack> {
     let is_absent = match refusal {
         ControlError::TableMissing { .. } => inspection.slot.is_none(),
@@ -70,7 +70,7 @@ pub(super) fn lack(refusal: &ControlError, inspection: &Inspection) -> Option<La
     is_absent.then_some(Lack::Source)
 }
 
-/// Commands that create all missing objects, preceded by grants that the role lacks.
+/// Setup, preceded by the grants that the role lacks.
 fn granted_setup(inspection: &Inspection) -> Fix {
     let grants = inspection.grants(true);
     if grants.is_empty() { setup() } else { Fix::sql(grants.join(" ")).and(setup()) }

@@ -1,7 +1,5 @@
-//! Checks of `postrider doctor` for the present access rights and replicas of topics.
-//!
-//! Invariant: a hidden topic is never reported as missing. Lagging replicas fail only if records
-//! are refused because of them.
+//! Checks of `postrider doctor` for access rights and replicas of topics. A hidden topic is never
+//! reported as missing. Lagging replicas fail only if records are refused because of them.
 
 use super::check::Check;
 use super::fix::{Fix, Place, StepKind};
@@ -12,7 +10,6 @@ use postrider_kafka::{KafkaSpec, TopicRights, TopicState, TopicsError, topic_sta
 const RIGHTS: &str = "topic.rights";
 const IN_SYNC: &str = "topic.in_sync";
 
-/// States of the rows' topics, and of those for dead letters and progress.
 pub(super) fn states(
     config: &Config,
     kafka: &KafkaSpec,
@@ -45,13 +42,13 @@ pub(super) fn checks(config: &Config, states: &Result<Vec<TopicState>, TopicsErr
     vec![rights(config, states), in_sync(states)]
 }
 
-/// User known to the brokers, or a placeholder.
+/// User name known to the brokers, or a placeholder.
 pub(super) fn user_of(config: &Config) -> &str {
     let login = config.kafka.properties.iter().find(|one| one.name == "sasl.username");
     login.map_or("NAME", |login| login.value.as_str())
 }
 
-/// Missing right of the relay on a topic, as a fragment after its name.
+/// Missing right, as a fragment after the topic's name.
 fn forbidden(config: &Config, state: &TopicState) -> Option<&'static str> {
     if state.is_hidden {
         return Some("is forbidden to us");
@@ -65,7 +62,6 @@ fn forbidden(config: &Config, state: &TopicState) -> Option<&'static str> {
     }
 }
 
-/// Checks the rights that the brokers report for this login.
 fn rights(config: &Config, states: &[TopicState]) -> Check {
     let user = user_of(config);
     let hidden: Vec<_> =
@@ -99,7 +95,6 @@ fn rights(config: &Config, states: &[TopicState]) -> Check {
 fn in_sync(states: &[TopicState]) -> Check {
     let mut lagging =
         states.iter().flat_map(|state| state.lagging.iter().map(move |it| (state, it)));
-    // Only the worst partition is reported.
     let worst = lagging.clone().min_by_key(|(state, it)| (!refuses(state, it.in_sync), it.in_sync));
     let Some((state, partition)) = worst else {
         return Check::pass(IN_SYNC, "every replica of these topics has all records");
