@@ -98,7 +98,6 @@ impl DeliveryArgs {
         if self.brokers.is_some() { "kafka" } else { "embedded" }
     }
 
-    /// Addresses of the brokers, and the embedded broker if none are named.
     fn brokers(&self) -> Result<(String, Option<EmbeddedBroker>), ProgramError> {
         if let Some(brokers) = &self.brokers {
             return Ok((brokers.clone(), None));
@@ -107,7 +106,6 @@ impl DeliveryArgs {
         Ok((broker.bootstrap.clone(), Some(broker)))
     }
 
-    /// Settings of the relay; `relay_set` comes last.
     fn relay_settings(&self, guarantee: Guarantee) -> Vec<String> {
         let delivery = format!("kafka.delivery={}", guarantee.as_str());
         std::iter::once(delivery).chain(self.relay_set.iter().cloned()).collect()
@@ -155,7 +153,7 @@ enum BenchError {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// The relay did not deliver every row, so its figures mean nothing.
+    /// Figures of such a relay mean nothing.
     #[error("the {drain} did not deliver every row: {reason}")]
     NotWhole {
         /// For example ``drain of slot `bench_relay` ``.

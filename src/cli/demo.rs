@@ -1,10 +1,8 @@
 //! `postrider demo`: runs the relay on generated orders and checks that none is lost, invented or
 //! out of order, even if the relay is killed.
 //!
-//! Input: number and rate of orders, how often to kill the relay, servers to use instead of
-//! temporary ones. Output: events as they happen, then the figures. An independent judge compares
-//! orders with records and counts lost, duplicated, phantom and reordered ones. The relay is this
-//! program as a child process, so that it can be killed as in a crash.
+//! An independent judge compares orders with records. The relay is this program as a child process,
+//! so that it can be killed as in a crash.
 
 mod consumer;
 mod judge;
@@ -47,16 +45,13 @@ use shop::ShopFigures;
 use stage::{SOURCE, Stage};
 
 const DELIVERY: &str = "kafka.delivery";
-/// Maximum time from the relay's start until it holds the slot.
+/// Maximum time until a started relay holds the slot.
 const STREAMING_LIMIT: Duration = Duration::from_secs(30);
-/// After the last order, the demo waits until no record has arrived for this long.
+/// Time without an arrival after which the demo stops waiting.
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
-/// Extra time to look for phantoms and duplicates.
 const AFTERMATH: Duration = Duration::from_millis(500);
-/// A relay that drains longer than this is stuck.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// Orders per second after the verdict, with `--stay`.
 const STAY_RATE: u32 = 100;
 
 /// `demo [--rate N] [--count N] [--kill-every 5s] [--delivery ..] [--stay] [--brokers ..] [--database-url ..]`
@@ -128,15 +123,14 @@ pub(crate) enum DemoError {
     ShopEnded,
     #[error("the order service refused an order: {0}")]
     OrderRefused(String),
-    /// One idempotency key made two orders.
+    /// Two orders for an idempotency key.
     #[error("a request that was sent twice made two orders")]
     TwoOrders,
     #[error("the database is in use: replication slot `{slot}` reads it")]
     InUse {
-        /// A slot that is not the demo's.
+        /// Slot of another program than the demo.
         slot: String,
     },
-    /// SIGINT, SIGTERM or SIGHUP.
     #[error("stop_signal")]
     Interrupted,
 }
@@ -202,7 +196,7 @@ pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Comman
     chosen.extend(args.delivery.clone().map(|delivery| (DELIVERY, delivery)));
     let is_default = |it: &Effective| it.key == "log.level" && it.origin == SettingOrigin::Default;
     if context.read_named(demo_flags(&chosen))?.effective.iter().any(is_default) {
-        // The shop's services log in this process, between the lines of the report.
+        // The shop's services log in this process, between lines of the report.
         chosen.push(("log.level", "warn".to_owned()));
     }
     let config = context.load_named(demo_flags(&chosen))?.config;
@@ -253,7 +247,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let relay = Plan::new(kafka_spec(&config), config);
     stage.make_slot(&client, &relay).await?;
     let mut arguments = context.arguments();
-    // The database's address may hold a password, so it is passed in the environment.
+    // The address may hold a password, so it is passed in the environment.
     for (key, value) in settings.into_iter().filter(|(key, _)| *key != SOURCE) {
         arguments.extend(["--set".into(), format!("{key}={value}").into()]);
     }
@@ -282,7 +276,6 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     Ok(figures)
 }
 
-/// Arguments of the relay and settings of its consumer.
 struct Cast {
     kafka: KafkaSpec,
     arguments: Vec<OsString>,
@@ -365,7 +358,7 @@ async fn sleep_until(instant: Option<Instant>) {
     }
 }
 
-/// Waits for the relay to stream; otherwise the first orders would measure its start.
+/// Without this, the first orders would measure the relay's start.
 async fn wait_until_streaming(
     client: &Client,
     slot: &str,
@@ -385,7 +378,6 @@ async fn wait_until_streaming(
     Err(DemoError::NotStreaming)
 }
 
-/// Waits for the exit of a relay that nobody stopped.
 async fn end_of(relay: &mut RelayProcess) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = relay.ended()? {
@@ -420,7 +412,7 @@ async fn wait_for_arrivals(
     Ok(())
 }
 
-/// Locks despite poisoning: a thread that panicked has lost a note, not corrupted one.
+/// A panicked thread has lost a note, not corrupted one.
 fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
     judge.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,5 @@
-//! `bench ceiling`: compares the relay's throughput with that of `pg_recvlogical`, which shows how
-//! fast the server can send.
-//!
-//! Two slots read the same WAL: `pg_recvlogical` writes it to /dev/null, the relay delivers it to
-//! an embedded broker. Output: both rates, their ratio, CPU time per row, peak memory. An
+//! `bench ceiling`: compares the relay's throughput with `pg_recvlogical`, which shows how fast the
+//! server can send. Two slots read the same WAL, into /dev/null and an embedded broker. An
 //! unconfirmed row is an error.
 
 use std::process::{Command, Stdio};
@@ -20,7 +17,6 @@ use postrider_postgres::control;
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_sandbox::postgres::{Address, Cluster, Options};
 
-/// Slots that are created before the rows are written.
 const RECEIVE_SLOT: &str = "bench_recvlogical";
 const RELAY_SLOT: &str = "bench_relay";
 
@@ -105,7 +101,7 @@ pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, BenchError> {
     Ok(figures(args, &receive, &relay, &summary))
 }
 
-/// Writes the rows behind two slots, and returns the position of the end.
+/// Writes the rows behind two slots, and returns the position behind the last row.
 async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, BenchError> {
     client.batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
     for slot in [RECEIVE_SLOT, RELAY_SLOT] {
@@ -126,7 +122,7 @@ fn receive(
     end: Lsn,
 ) -> Result<ResourceUsage, BenchError> {
     let address = cluster.address();
-    // Command lines are public on the machine.
+    // Other users can read the command line, so the password is not in it.
     let shown = Address { password: None, ..address.clone() };
     let mut command = Command::new(cluster.binaries().join("pg_recvlogical"));
     command

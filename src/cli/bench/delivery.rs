@@ -1,9 +1,7 @@
 //! `bench delivery`: compares the throughput of at-least-once and exactly-once delivery.
 //!
-//! Each run reads the same WAL from its own slot and is checked: every row confirmed, and the slot
-//! has reached the last commit. The order within a pair alternates, so that drift in the machine's
-//! speed affects both equally. Output: medians of rate and CPU time per row, and peak memory; with
-//! `--latency` the results of `visible`.
+//! Each run reads the same WAL from its own slot and is checked. The order within a pair
+//! alternates, so that drift in the machine's speed affects both equally.
 
 use serde::Serialize;
 use tokio_postgres::Client;

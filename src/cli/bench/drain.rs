@@ -1,22 +1,19 @@
-//! Runs a command that reads a slot to its end ("drains" it), as a child process, and measures it.
-//!
-//! Output: [`ResourceUsage`], or a [`DrainError`]. Both processes are sampled from outside, so that
-//! the measurement does not measure itself.
+//! Runs a command that reads a slot to its end ("drains" it), as a child process, and measures it
+//! from outside.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use postrider_sandbox::proc;
 
-/// Interval of samples, short enough to miss little of a process's last moments.
+/// Short enough to miss little of a process's last moments.
 const SAMPLE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ResourceUsage {
     pub(super) wall: Duration,
-    /// User and system time of the process.
     pub(super) cpu: Duration,
-    /// User and system time of the walsender, from the last sample.
+    /// CPU time from the last sample.
     pub(super) walsender_cpu: Duration,
     /// Peak resident memory of the process.
     pub(super) peak_rss_bytes: u64,
@@ -26,26 +23,25 @@ pub(super) struct ResourceUsage {
 pub(super) enum DrainError {
     #[error("cannot start {program}")]
     Start {
-        /// Path.
+        /// Path of the program.
         program: String,
         #[source]
         source: std::io::Error,
     },
     #[error("{program} ended with {status}")]
     Failed {
-        /// Path.
+        /// Path of the program.
         program: String,
         status: std::process::ExitStatus,
     },
     #[error("{program} was still running after {seconds} s")]
     Stuck {
-        /// Path.
+        /// Path of the program.
         program: String,
         seconds: u64,
     },
 }
 
-/// Runs `command` to its end; returns its figures, and the child with its stdout.
 pub(super) fn run_measured(
     mut command: Command,
     postmaster: u32,

@@ -1,9 +1,5 @@
 //! Runs the embedded broker and the relay as child processes, so that the benchmark does not
 //! measure itself.
-//!
-//! Input: topics, addresses, settings ([`RelayTarget`]). Output: a broker, a drain's summary and
-//! resource use, or a running relay. For exactly-once delivery `adopt` runs first, which stores the
-//! slot's position as progress.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -17,7 +13,7 @@ use super::wal_load;
 use crate::set_source;
 
 pub(super) const PARTITIONS: u32 = 3;
-/// A drain of a sensible size ends earlier.
+/// Time that suffices for a drain of any sensible size.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_mins(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +35,6 @@ pub(super) enum ProgramError {
     Drain(#[from] DrainError),
 }
 
-/// Kills a process on drop.
 pub(super) struct ChildGuard(Child);
 
 impl ChildGuard {
@@ -100,20 +95,18 @@ pub(super) struct RelayTarget<'a> {
     pub(super) source: &'a str,
     pub(super) slot: &'a str,
     pub(super) bootstrap: &'a str,
-    /// Further settings, as for `run --set`; the last of one name wins.
+    /// As for `run --set`; the last of one name wins.
     pub(super) settings: &'a [String],
 }
 
-/// Output of `run --once --output json`.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct RunSummary {
     pub(super) confirmed: u64,
-    /// Dead letters among the confirmed records.
     pub(super) dead_letters: u64,
     pub(super) streaming_seconds: f64,
 }
 
-/// Drains a slot with `run --once`; `postmaster` is the server's process.
+/// `postmaster` is the server's process.
 pub(super) fn drain(
     target: RelayTarget<'_>,
     postmaster: u32,
@@ -139,7 +132,7 @@ pub(super) fn carry(target: RelayTarget<'_>) -> Result<ChildGuard, ProgramError>
     child.map(ChildGuard).map_err(|source| ProgramError::Start { what: "the relay", source })
 }
 
-/// Stores the slot's position as the first progress of exactly-once delivery.
+/// Stores the slot's position, because exactly-once delivery begins with progress.
 fn adopt(target: RelayTarget<'_>) -> Result<(), ProgramError> {
     const WHAT: &str = "adopt";
     if !target.settings.iter().any(|setting| setting == "kafka.delivery=exactly_once") {

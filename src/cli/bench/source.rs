@@ -1,8 +1,6 @@
-//! `bench source`: compares the log with polling, on the same rows.
-//!
-//! A relay delivers the rows from a slot, then another polls them from the table that `setup`
-//! creates. Output: rates, CPU time per row of relay and server, and dead rows and growth of the
-//! table. Autovacuum is off. A relay that did not deliver every row is an error.
+//! `bench source`: compares the log with polling, on the same rows: rates, CPU time per row, dead
+//! rows and growth of the table. Autovacuum is off. A relay that did not deliver every row is an
+//! error.
 
 use std::time::Duration;
 
@@ -136,14 +134,13 @@ async fn one_way(
     })
 }
 
-/// Bytes of the table and its indexes.
+/// Size with indexes, in bytes.
 async fn size(client: &Client) -> Result<i64, tokio_postgres::Error> {
     let row = client.query_one("SELECT pg_total_relation_size('outbox')", &[]).await?;
     row.try_get(0)
 }
 
-/// Dead rows, once their number is stable: a session reports its counts when it ends, or a little
-/// later.
+/// Number of dead rows, once it is stable.
 async fn dead_rows(client: &Client) -> Result<i64, tokio_postgres::Error> {
     const SQL: &str = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'outbox'::regclass";
     let mut before = -1;

@@ -1,9 +1,9 @@
 //! `bench delivery --latency`: measures the time from a row's commit until a `read_committed`
 //! consumer gets it.
 //!
-//! Output: [`Latencies`] of both guarantees, without the first tenth of the rows. Eight connections
-//! commit one row at a time at a fixed rate. The payload holds the server's clock just before the
-//! commit. All programs share one machine and clock. A row that does not arrive is an error.
+//! Eight connections commit one row at a time at a fixed rate. The payload holds the server's clock
+//! just before the commit; all programs share one clock. The first tenth of the rows is ignored. A
+//! row that does not arrive is an error.
 
 use std::time::Duration;
 
@@ -21,18 +21,17 @@ use postrider_relay::telemetry::unix_us;
 use postrider_sandbox::postgres::Cluster;
 
 const LOAD_SECONDS: u32 = 20;
-/// One part in this many of the time belongs to the start of the relay.
+/// Share of the time that belongs to the relay's start: a tenth.
 const START_SHARE: u32 = 10;
 /// Connections that write: enough for thousands of commits per second.
 const WRITERS: u32 = 8;
 /// Maximum wait for missing rows after the last was written.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// Maximum time that a broker holds an empty answer, in milliseconds.
+/// Milliseconds that a broker holds an empty answer.
 const FETCH_WAIT_MS: u32 = 5;
 const TICK: Duration = Duration::from_millis(100);
 
-/// Figures in milliseconds.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Latencies {
     broker: &'static str,
@@ -81,7 +80,6 @@ pub(super) async fn measure(
     })
 }
 
-/// Sorted latencies in microseconds.
 async fn live(
     guarantee: Guarantee,
     args: &DeliveryArgs,
@@ -123,7 +121,7 @@ async fn live(
     Ok(latencies)
 }
 
-/// Commits rows one by one at this writer's share of the rate; a late writer catches up.
+/// Commits rows at this writer's share of the rate; a late writer catches up.
 async fn write(
     client: &Client,
     number: u32,

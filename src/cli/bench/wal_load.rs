@@ -1,24 +1,22 @@
-//! Creates the slots of the benchmarks and writes the rows that are read through them.
-//!
-//! A procedure writes the rows in the server, once for all slots, so that all runs read the same
-//! WAL. A row resembles a small order event.
+//! Creates the slots of the benchmarks and writes the rows that are read through them. All slots
+//! see the same rows, so that all runs read the same WAL.
 
 use tokio_postgres::Client;
 
 use postrider_core::lsn::Lsn;
 
-/// Rows per key; spreads records over all partitions.
+/// Rows per key, few enough to spread records over all partitions.
 const ROWS_PER_KEY: u32 = 100;
 
-/// Rows between two notes of open transactions, on which the start of decoding depends. The server
-/// writes a note every 15 s, and at checkpoints, so this number equals 1,300 rows per second.
+/// Decoding starts at a note of open transactions, which the server writes every 15 s and at
+/// checkpoints. This number equals 1,300 rows per second.
 const ROWS_PER_SNAPSHOT: u32 = 20_000;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
     pub(super) count: u32,
     pub(super) per_transaction: u32,
-    /// Event types, which are topics under the seed routing.
+    /// Number of event types, which are topics under the seed routing.
     pub(super) topics: u32,
     /// Words of ten bytes in each payload, besides about 90 bytes.
     pub(super) note_words: u32,
@@ -51,7 +49,7 @@ BEGIN
     END LOOP;
 END $$";
 
-/// Writes the rows and returns the position behind them.
+/// Returns the position behind the rows.
 pub(super) async fn write(client: &Client, plan: Rows) -> Result<Lsn, tokio_postgres::Error> {
     client.batch_execute("SET synchronous_commit = off").await?;
     client.batch_execute(LOADER).await?;

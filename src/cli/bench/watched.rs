@@ -1,8 +1,8 @@
 //! `bench watched`: the cost of watching a relay.
 //!
 //! Each pair drains the same WAL twice, without HTTP and with a visitor of dashboard, metrics and
-//! live tail; the order alternates. Then a relay with the visitor idles. Output: relative rates,
-//! and the idle relay's resident memory. A relay that did not deliver every row is an error.
+//! live tail; the order alternates. Then a relay with the visitor idles. A relay that did not
+//! deliver every row is an error.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const TOPICS: u32 = 5;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const PATHS: [&str; 5] =
     ["/api/v1/state", "/api/v1/history", "/api/v1/tail", "/metrics", "/readyz"];
-/// Time after which the idle relay's memory is stable.
+/// Time after which memory is stable.
 const IDLE: Duration = Duration::from_secs(20);
 
 /// What to measure.
@@ -47,7 +47,7 @@ pub(super) struct Watched {
     pairs: u32,
     rows_per_s_alone: f64,
     rows_per_s_visited: f64,
-    /// Rate watched relative to alone, pair by pair: median, minimum and maximum.
+    /// Ratio of the watched rate to the rate alone, per pair.
     ratio: f64,
     ratio_min: f64,
     ratio_max: f64,
@@ -108,7 +108,7 @@ pub(super) async fn measure(args: &WatchedArgs) -> Result<Watched, BenchError> {
     })
 }
 
-/// Seconds of the drain, and answers that the visitor received.
+/// Seconds of a drain, and answers that the visitor received.
 fn one_drain(
     cluster: &Cluster,
     slot: &str,
@@ -134,7 +134,6 @@ fn idle_rss_bytes(cluster: &Cluster, slot: &str) -> Result<u64, BenchError> {
     proc::rss_bytes(relay.id()).ok_or(BenchError::Part("relay that idles"))
 }
 
-/// Asks until it is dropped.
 struct Visitor {
     address: SocketAddr,
     answers: Arc<AtomicU64>,

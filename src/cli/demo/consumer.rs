@@ -1,5 +1,4 @@
-//! The consumer of the demo: reads the topics of the load from their ends and reports records to
-//! the judge. A separate thread reads, so that the times are those of the arrival.
+//! The consumer of the demo. A separate thread reads, so that it notes the times of the arrival.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +14,7 @@ use postrider_kafka::{
     KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
 };
 
-/// The topics already exist, so a broker that takes longer is unreachable.
+/// Topics already exist, so a slow broker is unreachable.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(100);
 
@@ -61,15 +60,15 @@ impl DemoConsumer {
         Ok(Self { stop, thread })
     }
 
-    /// Stops reading. An error means that reading had ended earlier.
+    /// An error means that reading had ended earlier.
     pub(super) fn stop(self) -> Result<(), ReaderError> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().unwrap_or(Ok(()))
     }
 }
 
-/// Reports a record of this load. With a real broker other programs may write to the topics, so
-/// records without its id or sequence are ignored.
+/// Ignores records without this load's id or sequence, because other programs may write to a real
+/// broker's topics.
 fn note(record: &Received<'_>, at: Instant, judge: &Mutex<Judge>) {
     let id = record.headers().find(|(name, _)| *name == "id").and_then(|(_, value)| value);
     let id = id.and_then(|value| Uuid::try_parse_ascii(value).ok());

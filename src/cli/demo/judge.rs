@@ -19,20 +19,19 @@ pub(crate) struct DeliveryVerdict {
     pub(crate) committed: u64,
     pub(crate) delivered: u64,
     pub(crate) lost: u64,
-    /// Arrivals after the first.
     pub(crate) duplicated: u64,
     /// Arrivals without a committed row: rolled back, or never written.
     pub(crate) phantom: u64,
-    /// First arrivals after a later row of the same key.
+    /// First arrivals behind a later row of the same key.
     pub(crate) out_of_order: u64,
     /// Median time from sending COMMIT to the arrival, in milliseconds.
     pub(crate) p50_ms: f64,
-    /// 99th percentile of that time.
+    /// 99th percentile, in milliseconds.
     pub(crate) p99_ms: f64,
 }
 
 impl DeliveryVerdict {
-    /// Whether nothing is lost, invented or out of order. At-least-once delivery allows duplicates.
+    /// Whether every row arrived in order. At-least-once delivery allows duplicates.
     pub(crate) const fn is_sound(&self) -> bool {
         self.lost == 0 && self.phantom == 0 && self.out_of_order == 0
     }
@@ -43,7 +42,7 @@ pub(crate) struct Arrival<'a> {
     pub(crate) id: Uuid,
     pub(crate) topic: &'a str,
     pub(crate) key: &'a [u8],
-    /// Row's number within its key, from the payload.
+    /// Number of the row within its key, from the payload.
     pub(crate) sequence: u64,
     pub(crate) at: Instant,
 }
@@ -59,7 +58,7 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// Notes a committed row; `committing` is the moment before COMMIT was sent.
+    /// `committing` is the moment before COMMIT was sent.
     pub(crate) fn committed(&mut self, id: Uuid, committing: Instant) {
         let order = self.orders.entry(id).or_default();
         if order.committing.replace(committing).is_none() {
@@ -115,7 +114,7 @@ impl Judge {
     }
 }
 
-/// Nearest-rank percentile of sorted values, in milliseconds to the microsecond; 0 for none.
+/// Nearest rank, in milliseconds to the microsecond; 0 for none.
 fn percentile_ms(sorted: &[Duration], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(rank).map_or(0.0, |value| (value.as_secs_f64() * 1e6).round() / 1e3)

@@ -31,7 +31,7 @@ impl RelayProcess {
         Ok(relay)
     }
 
-    /// Sends SIGKILL, as the kernel's OOM killer would, and starts the relay again.
+    /// Sends SIGKILL, as the kernel's OOM killer would, and restarts the relay.
     pub(super) fn kill_and_restart(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -45,12 +45,11 @@ impl RelayProcess {
         self.kills
     }
 
-    /// Exit status, if the relay ended by itself.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Sends SIGTERM, and SIGKILL after `grace`. Returns the exit status.
+    /// Sends SIGTERM, and SIGKILL after `grace`.
     pub(super) fn stop(mut self, grace: Duration) -> io::Result<ExitStatus> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, Signal::TERM)?;

@@ -14,8 +14,7 @@ use crate::marks::{columns, wrapped};
 use postrider_config::Delivery;
 use postrider_kafka::Received;
 
-/// Writes a line to stderr. A vanished terminal must not end the demo before it has cleaned up the
-/// database.
+/// A vanished terminal must not end the demo before it has cleaned up the database.
 macro_rules! tell {
     ($($part:tt)*) => {{
         let _ = writeln!(std::io::stderr(), $($part)*);
@@ -23,14 +22,11 @@ macro_rules! tell {
 }
 
 const LINE_EVERY: Duration = Duration::from_millis(500);
-/// Approximate number of lines of the load.
 const LINES: u32 = 20;
-/// Columns without a terminal.
 const WIDTH: usize = 90;
 /// Minimum columns of text in a terminal.
 const TEXT_MIN: usize = 16;
 const MARGIN: &str = "     ";
-/// Longest payload to show, in characters.
 const PAYLOAD_MAX: usize = 40;
 
 pub(super) fn introduce(stage: &Stage) {
@@ -151,7 +147,6 @@ fn heading(text: &str) -> String {
     if is_plain { text.to_owned() } else { format!("\x1b[1m{text}\x1b[0m") }
 }
 
-/// Figures, and commands to try next. `stays`: whether the demo continues.
 pub(super) fn to_text(
     figures: &Figures,
     delivery: Delivery,

@@ -1,9 +1,8 @@
 //! First part of the demo: places orders in the reference shop over HTTP and waits until each has
 //! ended.
 //!
-//! The shop's services communicate only through the outbox and Kafka; here all three run in one
-//! process. Some orders exceed the card's limit, some find no stock, and some requests are sent
-//! twice but must create one order.
+//! Some orders exceed the card's limit, some find no stock, and some requests are sent twice but
+//! must create one order.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -30,9 +29,9 @@ pub(super) const ORDERS: usize = 24;
 /// Fewer units than are ordered.
 const SKU: &str = "demo-teapot";
 const STOCK: i64 = 14;
-/// One of this many orders is too expensive for the card.
+/// Share of orders that are too expensive for the card.
 const TOO_DEAR_EVERY: usize = 6;
-/// One of this many requests is sent twice.
+/// Share of requests that are sent twice.
 pub(super) const REPEATED_EVERY: usize = 4;
 const LIMIT: Duration = Duration::from_mins(3);
 /// No order times out earlier. Without Redis no key has an owner.
@@ -56,14 +55,13 @@ impl ShopFigures {
     }
 }
 
-/// Topics of the shop besides those of its events.
+/// Topics of the shop besides those for its events.
 pub(super) fn topics() -> Vec<String> {
     let letters =
         [orders::NAME, payments::NAME, inventory::NAME].map(|name| format!("{name}.dead-letters"));
     orders::EVENT_TYPES.iter().map(ToString::to_string).chain(letters).collect()
 }
 
-/// The relay must be running.
 pub(super) async fn play(
     stage: &Stage,
     client: &Client,
@@ -161,7 +159,6 @@ async fn place_and_wait(
     Ok(figures)
 }
 
-/// Events of an order, once it has ended.
 async fn end_of(client: &Client, id: &str) -> Result<Option<Vec<String>>, DemoError> {
     let sql = "SELECT array_agg(event ORDER BY number) || sagas.status FROM sagas \
                JOIN saga_history USING (kind, id) WHERE kind = 'order' AND id = $1 \

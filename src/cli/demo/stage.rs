@@ -1,8 +1,8 @@
-//! Sets up and removes the demo's Postgres, brokers, topics, tables, publication and slot.
+//! Sets up and removes the demo's servers, topics, tables, publication and slot.
 //!
-//! Invariant: servers that the user did not name are started here and end with the demo. A database
-//! that another slot reads is refused. On the user's database the demo's slot and publication are
-//! dropped at the end; tables and topics stay.
+//! Invariant: servers that the user did not name end with the demo. A database that another slot
+//! reads is refused. On the user's database the demo's slot and publication are dropped at the end;
+//! tables and topics stay.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -23,7 +23,6 @@ use super::DemoError;
 
 /// Publication of the demo only, so that a user's publication is never changed.
 const PUBLICATION: &str = "postrider_demo";
-/// Maximum time that a killed relay may hold the slot.
 const SLOT_LIMIT: Duration = Duration::from_secs(10);
 const PARTITIONS: i32 = 3;
 const BROKERS: u32 = 1;
@@ -41,7 +40,7 @@ pub(super) const CHOSEN: [&str; 7] = [
     "http.bind",
 ];
 
-/// Placeholders for servers that are not known yet, so that the other settings can be checked.
+/// Allow a check of the other settings before the servers are known.
 pub(super) fn stand_ins() -> [(&'static str, String); 2] {
     [
         (SOURCE, "postgres://nobody@localhost/nowhere".to_owned()),
@@ -54,7 +53,7 @@ pub(super) struct Stage {
     broker: Option<Broker>,
     pub(super) database_url: String,
     pub(super) brokers: String,
-    /// Slot of the demo. Slots belong to the cluster, so the database's OID keeps two demos apart.
+    /// Slots belong to the cluster, so the database's OID keeps two demos apart.
     pub(super) slot: String,
     pub(super) http: SocketAddr,
 }
@@ -86,7 +85,6 @@ impl Stage {
         })
     }
 
-    /// States which servers are real.
     pub(super) fn describe(&self) -> String {
         let postgres = match &self.cluster {
             Some(cluster) => format!("private PostgreSQL {} (fsync off)", cluster.version()),
@@ -140,7 +138,7 @@ impl Stage {
         ]
     }
 
-    /// Creates publication and slot as `postrider setup` does. Rows of an earlier demo stay.
+    /// Creates publication and slot. Rows of an earlier demo are not delivered.
     pub(super) async fn make_slot(&self, client: &Client, relay: &Plan) -> Result<(), DemoError> {
         let wanted = relay.requirements().map_err(RelayError::from)?;
         let choices = SetupChoices { from_now: true, ..SetupChoices::default() };
@@ -153,7 +151,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Another reader would receive the demo's rows.
+    /// Another reader of the database would receive the demo's rows.
     async fn refuse_a_database_in_use(&self, client: &Client) -> Result<(), DemoError> {
         let sql = "SELECT slot_name::text FROM pg_replication_slots \
                    WHERE database = current_database() AND (slot_name <> $1 OR active)";
@@ -163,8 +161,7 @@ impl Stage {
         }
     }
 
-    /// Drops the demo's slot and publication from the user's database. A killed relay may hold the
-    /// slot for a moment.
+    /// A killed relay may still hold the slot.
     pub(super) async fn clear(&self, client: &Client) -> Result<(), DemoError> {
         if self.cluster.is_some() {
             return Ok(());
