@@ -1,11 +1,9 @@
 //! The log on stderr: lines for people or JSON, in which repeated warnings and errors are
 //! collapsed.
 //!
-//! Input: `start` takes the `[log]` settings; then `tracing` events, librdkafka's with target
-//! `librdkafka`. Output: one line per event, or one with a count for many equal events; `end`
-//! writes the rest before the process exits. Invariant: control characters are escaped. A closed
-//! stderr is ignored. A stderr that nobody reads blocks neither rows nor signals. Lines with target
-//! `AUDIT` are never collapsed or dropped.
+//! Invariant: control characters are escaped. A closed stderr is ignored. A stderr that nobody
+//! reads blocks neither rows nor signals. Lines with target `AUDIT` are never collapsed or dropped.
+//! `end` must be called before the process exits.
 
 mod line;
 mod queue;
@@ -35,7 +33,6 @@ use queue::{Outs, Queue};
 use postrider_config::{LogFormat, LogLevel, LogSection};
 use postrider_service::log_throttle::LogThrottle;
 
-/// Target of lines that record what was done to a row.
 pub const AUDIT: &str = "postrider::audit";
 
 pub const LIBRDKAFKA: &str = "librdkafka";
@@ -43,10 +40,9 @@ pub const LIBRDKAFKA: &str = "librdkafka";
 /// Target of the spans that name a stream. Their level is ERROR, so that every line is inside one.
 const STREAM_SPAN: &str = "postrider::stream";
 
-/// Field with the name of the stream, in a process of several.
 pub(super) const STREAM: &str = "stream";
 
-/// Span for lines of this stream; none for a stream without a name.
+/// Span for lines of this stream; none without a name.
 pub(super) fn span_of(stream: Option<&str>) -> tracing::Span {
     stream.map_or_else(
         tracing::Span::none,
@@ -54,17 +50,16 @@ pub(super) fn span_of(stream: Option<&str>) -> tracing::Span {
     )
 }
 
-/// Maximum time that the end of the process waits for the reader of stderr.
+/// Maximum wait at the end for a reader of stderr.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// Crates of the HTTP client, whose TRACE lines show requests with secrets and answers with tokens.
+/// Crates whose TRACE lines show requests with secrets and answers with tokens.
 const HTTP_CLIENT: [&str; 2] = ["ureq", "ureq_proto"];
 
-/// Producer of the Kafka client, which warns if it is closed with records under way. The relay
-/// forgets those records on purpose: the next session sends them again.
+/// Producer of the Kafka client, which warns if it is closed with records under way. Those are
+/// dropped on purpose: the next session sends them again.
 const PRODUCER: &str = "rdkafka::producer::base_producer";
 
-/// Format and queue of the log, once it has started.
 static STARTED: OnceLock<(LogFormat, Option<Queue>)> = OnceLock::new();
 
 pub fn format() -> Option<LogFormat> {
@@ -72,7 +67,7 @@ pub fn format() -> Option<LogFormat> {
 }
 
 /// Writes the rest of the log and then `last`, which may be empty. Waits at most a second for a
-/// stderr that nobody reads. Must be called before the process ends.
+/// blocked stderr.
 pub fn end(last: &str) {
     if let Some((_, Some(queue))) = STARTED.get() {
         queue.end(last.as_bytes(), END_LIMIT);
@@ -81,7 +76,7 @@ pub fn end(last: &str) {
     }
 }
 
-/// Starts the writing thread. Without one, each line is written by the thread that logs it.
+/// Starts the writing thread. Without one, logging threads write their lines.
 fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
     let notice = move |lines: u64| {
         let mut line = LogLine::warning("log lines were dropped: stderr was blocked");
@@ -95,8 +90,8 @@ fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
     spawned.is_ok().then_some(queue)
 }
 
-/// Writes a line to stderr unless that would block; returns false if it would. A pipe that polls as
-/// writable takes `PIPE_BUF` bytes, 4096 on Linux (pipe(7)).
+/// Writes a line unless that would block; returns false if it would. A writable pipe takes
+/// `PIPE_BUF` bytes, 4096 on Linux (pipe(7)).
 fn write_at_once(line: &[u8]) -> bool {
     const PIPE_BUF: usize = 4096;
     if line.len() > PIPE_BUF || !is_writable() {
@@ -107,7 +102,6 @@ fn write_at_once(line: &[u8]) -> bool {
     true
 }
 
-/// Whether stderr accepts some bytes without a wait.
 fn is_writable() -> bool {
     let stderr = io::stderr();
     let mut asked = [PollFd::new(&stderr, PollFlags::OUT)];
@@ -119,7 +113,6 @@ static HAS_BAR: AtomicBool = AtomicBool::new(false);
 
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Draws a progress bar over the last one; an empty bar only erases.
 pub(super) fn draw(bar: &str) {
     if (bar.is_empty() && !HAS_BAR.load(Ordering::Relaxed)) || !is_writable() {
         return;
@@ -129,7 +122,6 @@ pub(super) fn draw(bar: &str) {
     let _ = stderr.write_all(&[ERASE, bar.as_bytes()].concat());
 }
 
-/// Standard error, where each line replaces a progress bar.
 struct Screen;
 
 impl Write for Screen {
@@ -153,7 +145,6 @@ fn directive(text: &str) -> Directive {
     }
 }
 
-/// The filter, and whether RUST_LOG gave it.
 struct FilterInEffect {
     handle: Handle<EnvFilter, Registry>,
     text: Mutex<String>,
@@ -162,13 +153,12 @@ struct FilterInEffect {
 
 static FILTER: OnceLock<FilterInEffect> = OnceLock::new();
 
-/// The filter in effect: a level, or levels by part.
 pub fn filter() -> String {
     let text = |it: &FilterInEffect| it.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
     FILTER.get().map(text).unwrap_or_default()
 }
 
-/// Sets the filter as RUST_LOG or `log.level` would. Returns the one in effect, or what is wrong.
+/// Sets the filter as RUST_LOG or `log.level` would. Returns the filter in effect, or a mistake.
 pub fn set_filter(text: &str) -> Result<String, String> {
     let wanted = parsed(text)?;
     let Some(it) = FILTER.get() else { return Err("the log has not started".to_owned()) };
@@ -186,7 +176,6 @@ pub fn set_level(level: LogLevel) -> bool {
     if FILTER.get().is_some_and(|it| it.is_asked) {
         return false;
     }
-    // Every level is a valid filter.
     let _ = set_filter(level.as_str());
     true
 }
@@ -199,8 +188,7 @@ fn parsed(text: &str) -> Result<EnvFilter, String> {
 }
 
 fn by_part(text: &str) -> Result<EnvFilter, String> {
-    // A misspelt level would be taken for a part's name: all lines of that part, and no others,
-    // would be shown.
+    // A misspelt level would select a part of that name, and no other lines.
     let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
     for part in text.split(',').map(str::trim) {
         if !part.contains('=') && !is_level(part) {
@@ -220,8 +208,8 @@ fn by_part(text: &str) -> Result<EnvFilter, String> {
     Ok(audited(filter))
 }
 
-/// Only the audit lines report a row that was left out, so every filter keeps them. No level shows
-/// secrets, or warns about the close of a producer.
+/// Audit lines are the only report of skipped rows, so every filter keeps them. No level shows
+/// secrets, or the close of a producer.
 fn audited(filter: EnvFilter) -> EnvFilter {
     let filter = filter.add_directive(directive(&format!("{AUDIT}=warn")));
     let filter = filter.add_directive(directive(&format!("{PRODUCER}=error")));
@@ -229,8 +217,8 @@ fn audited(filter: EnvFilter) -> EnvFilter {
     HTTP_CLIENT.into_iter().fold(filter, quiet)
 }
 
-/// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
-/// -q, which take precedence over RUST_LOG.
+/// Starts the log; a second call changes nothing. `from_flag`: -v or -q set the level, which
+/// overrides RUST_LOG.
 pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty() && !from_flag);
     let (asked, refused) = match asked.map(|text| (by_part(&text), text)) {
@@ -260,7 +248,7 @@ pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     }
 }
 
-/// Filter with `level` for Postrider and the Kafka client. Other libraries only log the unexpected,
+/// Filter with `level` for Postrider and the Kafka client. Other libraries only log warnings,
 /// because their INFO is not a state change of the relay.
 fn directives(level: LogLevel) -> String {
     let (ours, others) = match level {
@@ -308,7 +296,6 @@ where
     }
 }
 
-/// Name of the stream that logs this line, if the process runs several.
 fn stream_of<S, N>(context: &FmtContext<'_, S, N>) -> Option<String>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,

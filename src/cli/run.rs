@@ -1,10 +1,8 @@
 //! `postrider run`: runs the relay, its HTTP endpoints and signal handling until it ends or is
 //! stopped.
 //!
-//! Input: the configuration, `--once`, `--dry-run` (prints records, sends nothing). Output:
-//! delivered records, an exit code, and for `--once` a summary on stdout. The first SIGTERM or
-//! Ctrl-C drains, the second aborts; SIGHUP reloads the configuration (`reload`). SQL, HTTP and
-//! signals run on this thread; the relay starts its own.
+//! The first SIGTERM or Ctrl-C drains, the second aborts; SIGHUP reloads the configuration
+//! (`reload`). SQL, HTTP and signals run on this thread; the relay starts its own.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -52,7 +50,7 @@ pub(super) use print::to_json as record_json;
 use reload::{ConfigSource, InEffect, Reloader};
 use systemd::{Seen, Systemd};
 
-/// Maximum time that `--once` waits for servers, unless `retry.give_up_after` is set.
+/// Maximum wait of `--once` for servers, unless `retry.give_up_after` is set.
 const ONCE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// `run [--once] [--dry-run] [--no-wait] [--debezium FILE]`
@@ -82,7 +80,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
     let runtime = super::runtime()?;
     let stop = StopSignal::default();
     {
-        // Signals are handled before anything else, because the process may be stopped at once.
+        // Signals are received before anything else, because a start may be stopped at once.
         let _inside = runtime.enter();
         runtime.spawn(listen_for_signals(stop.clone()));
     }
@@ -144,8 +142,7 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Command
         finish(args, context, (None, &summary))
     };
     let code = runtime.block_on(work.instrument(span));
-    // A connection attempt to a server that does not answer cannot be cancelled, so it is not
-    // awaited.
+    // A pending connection attempt cannot be cancelled, so it is not awaited.
     runtime.shutdown_background();
     code
 }
@@ -184,7 +181,6 @@ async fn run_or_print(
     let printer = move |_: &_, _: &_, _| {
         let (stop, told) = ended.clone();
         Ok(Printer::new(std::io::stdout(), move |error| {
-            // The first error is kept.
             let _ = told.set(error);
             stop.request(ControlRequest::Drain);
         }))
@@ -196,7 +192,7 @@ async fn run_or_print(
     }
 }
 
-/// Traces rows, if a collector is named. A failure to trace stops no row.
+/// A failure to trace stops no row.
 fn trace(plan: &mut Plan, telemetry: &Telemetry) -> Option<TraceExport> {
     let variable = |name: &str| std::env::var(name).ok();
     let settings = match TraceSettings::new(&plan.config.traces, variable) {
@@ -221,8 +217,7 @@ fn trace(plan: &mut Plan, telemetry: &Telemetry) -> Option<TraceExport> {
     }
 }
 
-/// Binds the HTTP listener. `--once` continues if a relay has the address, because it waits for the
-/// slot.
+/// With `--once`, an address that another relay has is not an error.
 async fn listener(bind: Option<SocketAddr>, once: bool) -> Result<Option<Listener>, HttpError> {
     let Some(address) = bind else { return Ok(None) };
     match Listener::bind(address).await {
@@ -248,7 +243,6 @@ fn setting(effective: &Effective) -> Setting {
     Setting { key: key.clone(), value, origin: origin.to_string() }
 }
 
-/// Logs what starts, and between which servers.
 fn introduce(loaded: &Loaded) {
     let Config { source, kafka, .. } = &loaded.config;
     let file = loaded.file.as_ref().map_or_else(|| "none".into(), |file| file.to_string_lossy());
@@ -267,7 +261,7 @@ fn introduce(loaded: &Loaded) {
     );
 }
 
-/// A dry run requires an existing slot: a new one would begin now, and show no waiting rows.
+/// A dry run requires an existing slot, because a new one would show no waiting rows.
 fn creates_nothing(failure: CommandFailure) -> CommandFailure {
     let is_missing = failure.is(ErrorCode::PUBLICATION_MISSING)
         || failure.is(ErrorCode::TABLE_MISSING)
@@ -297,7 +291,6 @@ fn finish(
     context: &Context,
     (stream, summary): (Option<&str>, &Summary),
 ) -> Result<ExitCode, CommandFailure> {
-    // The log shows the numbers that `--once` prints.
     let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
     if args.dry_run {
         let records = summary.records;
@@ -314,7 +307,7 @@ fn finish(
         let letters = match dead_letters {
             0 => "none of them a dead letter".to_owned(),
             1 => "1 dead letter sent".to_owned(),
-            // Letters of sessions that ended are counted again, and need not be confirmed.
+            // Letters of ended sessions are counted again, and need not be confirmed.
             many => format!("{many} dead letters sent, repeats included"),
         };
         let left_out = if *skipped > 0 {
@@ -337,12 +330,12 @@ fn finish(
     Ok(ExitCode::Ok)
 }
 
-/// Signals within this time count as one. GNU timeout signals both the process and its group, and a
-/// wrapper may pass on a terminal's Ctrl-C a second time.
+/// Signals within this time count as one: GNU timeout signals the process and its group, and
+/// wrappers may repeat a terminal's Ctrl-C.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Drains on the first SIGTERM or Ctrl-C, and aborts on the second. Signals are received from this
-/// call on, which must be made within a runtime.
+/// Drains on the first SIGTERM or Ctrl-C, aborts on the second. Signals are received from this call
+/// on; requires a runtime.
 pub(super) fn listen_for_signals(stop: StopSignal) -> impl Future<Output = ()> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async move {

@@ -1,6 +1,4 @@
-//! Formats one `tracing` event as a log line: time, level, message, then its fields.
-//!
-//! The gist of a line, without numbers, ids and positions, identifies repeated lines. Control
+//! Formats one `tracing` event as a log line: time, level, message, then its fields. Control
 //! characters are escaped in text.
 
 use std::borrow::Cow;
@@ -17,7 +15,6 @@ use super::target;
 use postrider_config::LogFormat;
 use postrider_secrets::mask::mask_sentence;
 
-/// Fields that differ in each row.
 const OF_ONE_ROW: [&str; 2] = ["id", "position"];
 
 pub(super) struct LogLine {
@@ -40,7 +37,6 @@ impl LogLine {
         line
     }
 
-    /// A warning that is not a `tracing` event.
     pub(super) fn warning(message: &str) -> Self {
         Self {
             level: Level::WARN,
@@ -61,8 +57,7 @@ impl LogLine {
         self.fields.push((name, value));
     }
 
-    /// The line without numbers and row-specific fields. Lines with equal gist report the same
-    /// situation.
+    /// Without numbers and row-specific fields. Lines with equal gist report the same situation.
     pub(super) fn gist(&self) -> String {
         let mut gist = format!("{} {} {}", self.level, self.target, blur(&self.message));
         for (name, value) in self.fields.iter().filter(|(name, _)| !OF_ONE_ROW.contains(name)) {
@@ -116,7 +111,7 @@ impl LogLine {
         Value::Object(object).to_string()
     }
 
-    /// Masks secrets, because the text may repeat a setting, such as a URL with its password.
+    /// The text may repeat a setting, such as a URL with its password.
     fn text(&mut self, field: &Field, text: String) {
         let text = match mask_sentence(&text) {
             Cow::Borrowed(_) => text,
@@ -157,7 +152,6 @@ impl Visit for LogLine {
     }
 }
 
-/// Replaces numbers, addresses and identifiers.
 fn blur(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,10 +1,8 @@
 //! A bounded queue of log lines in front of stderr, and the writer for `tracing`.
 //!
-//! Input: whole lines, from any thread. Output: these lines in order; a line with the number of
-//! dropped lines replaces them. The logging thread writes a line that stderr accepts at once, so
-//! that a killed process has written its log. The queue's thread writes the others. Invariant: a
-//! blocked reader (a pager, a full pipe) blocks only writers of audit lines, which return after the
-//! write. Memory is bounded.
+//! A notice replaces dropped lines. The logging thread writes a line that stderr accepts at once,
+//! so that a killed process has written its log. The queue's thread writes the others. Invariant: a
+//! blocked reader (a pager, a full pipe) blocks only writers of audit lines. Memory is bounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -16,7 +14,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::{AUDIT, Screen};
 
-/// Maximum of queued bytes, except notices of dropped lines. Further lines are dropped.
+/// Bytes that may wait. Further lines are dropped.
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Clone)]
@@ -27,7 +25,6 @@ struct Shared {
     changed: Condvar,
     /// Makes the line with the number of dropped lines.
     notice: Box<dyn Fn(u64) -> String + Send + Sync>,
-    /// Writes a line unless that would block.
     at_once: fn(&[u8]) -> bool,
 }
 
@@ -35,7 +32,6 @@ struct Shared {
 struct QueueState {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines dropped since the last added one.
     left_out: u64,
     /// Lines ever added, and lines written or given up.
     added: u64,
@@ -43,8 +39,8 @@ struct QueueState {
 }
 
 impl Queue {
-    /// `notice` makes the line with the number of dropped lines; `at_once` writes a line and
-    /// returns true, or returns false if it would block.
+    /// `notice` makes the line about dropped lines; `at_once` writes a line, or returns false if it
+    /// would block.
     pub(super) fn new(
         notice: impl Fn(u64) -> String + Send + Sync + 'static,
         at_once: fn(&[u8]) -> bool,
@@ -66,7 +62,7 @@ impl Queue {
         self.push(&mut state, line);
     }
 
-    /// Adds a line even to a full queue, and waits until it is written.
+    /// Adds a line even to a full queue, and waits for it.
     fn add_and_wait(&self, line: &[u8]) {
         let mut state = self.state();
         if self.is_taken_at_once(&state, line) {
@@ -79,7 +75,7 @@ impl Queue {
         }
     }
 
-    /// Adds a last line even to a full queue, and waits up to `limit` until all are written.
+    /// Adds a last line even to a full queue, and waits up to `limit` for all.
     pub(super) fn end(&self, last: &[u8], limit: Duration) {
         let mut state = self.state();
         if self.is_taken_at_once(&state, last) {
@@ -99,7 +95,7 @@ impl Queue {
         }
     }
 
-    /// Writes a line directly only if none waits, so that no line overtakes another.
+    /// No line overtakes a waiting one.
     fn is_taken_at_once(&self, state: &QueueState, line: &[u8]) -> bool {
         state.done == state.added && state.left_out == 0 && (self.0.at_once)(line)
     }
@@ -110,7 +106,6 @@ impl Queue {
         self.0.changed.notify_all();
     }
 
-    /// Adds the notice that replaces dropped lines.
     fn tell(&self, state: &mut QueueState) {
         if state.left_out > 0 {
             let notice = (self.0.notice)(std::mem::take(&mut state.left_out));
@@ -175,7 +170,6 @@ impl<'a> MakeWriter<'a> for Outs {
 }
 
 impl Write for QueueWriter {
-    /// Accepts one whole line per call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self {
             Self::Queued { queue, is_audit: true } => queue.add_and_wait(line),
@@ -196,7 +190,6 @@ mod tests {
 
     use super::*;
 
-    /// Accepts a line only when the test allows it.
     struct Pipe {
         room: Receiver<()>,
         taken: Sender<Vec<u8>>,

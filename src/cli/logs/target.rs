@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 
-/// Public name and module path of each part.
 const PARTS: [(&str, &str); 11] = [
     ("postrider::wal", "postrider_postgres::wal"),
     ("postrider::control", "postrider_postgres::control"),
@@ -26,12 +25,11 @@ pub(super) fn shown(module: &str) -> Cow<'_, str> {
     named.map_or(Cow::Borrowed(module), Cow::Owned)
 }
 
-/// A filter in which module paths replace public names.
 pub(super) fn filter(text: &str) -> String {
     PARTS.iter().fold(text.to_owned(), |text, (name, place)| text.replace(name, place))
 }
 
-/// Mistake in the name of a part that has no lines. Names of other libraries are not checked.
+/// Mistake in the name of a part. Names of other libraries are not checked.
 pub(super) fn unknown(name: &str) -> Option<String> {
     let names = || PARTS.iter().map(|(name, _)| *name).chain(["postrider::audit"]);
     if let Some(meant) = names().find(|known| known.strip_prefix("postrider::") == Some(name)) {

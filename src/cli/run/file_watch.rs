@@ -1,8 +1,7 @@
 //! Watches the configuration file for changes.
 //!
 //! Invariant: a file has changed once two checks in a row find the same new content, so that a file
-//! being written is ignored. A non-file, such as a pipe, is not opened. The size read is limited.
-//! One thread waits at most [`READ_LIMIT`] for a file system that hangs.
+//! being written is ignored. A pipe is not opened. Size and time of a read are limited.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -12,20 +11,19 @@ use tokio::task::JoinHandle;
 
 use postrider_config::FILE_BYTES_MAX;
 
-/// Orders wait during this time.
+/// Maximum time of a read, during which orders wait.
 const READ_LIMIT: Duration = Duration::from_secs(1);
 
-/// A file by its content, because editors and Kubernetes replace the file, or the folder behind a
+/// Compares contents, because editors and Kubernetes replace the file, or the folder behind a
 /// symbolic link.
 pub(super) struct FileWatch {
     path: PathBuf,
-    /// Content of the configuration in effect, or of a refused one.
+    /// Content in effect, or refused.
     seen: Option<Vec<u8>>,
-    /// New content that the last check found.
+    /// New content from the last check.
     found: Option<Vec<u8>>,
     /// Time to retry a configuration that could not be checked.
     pub(super) again: Option<Instant>,
-    /// A check that takes long.
     looking: Option<JoinHandle<Option<Vec<u8>>>>,
 }
 
@@ -57,7 +55,6 @@ impl FileWatch {
         true
     }
 
-    /// Marks the present content as read.
     pub(super) async fn read_again(&mut self) {
         let content = self.content().await;
         if content.is_some() {
@@ -76,7 +73,7 @@ impl FileWatch {
     }
 }
 
-/// Content, up to one byte more than a configuration may have.
+/// At most a byte more than a configuration may have.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     refuse_other(path)?;
     let mut content = Vec::new();
@@ -84,7 +81,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Opening a pipe would wait for a writer.
+/// Refuses pipes: to open one would wait for a writer.
 fn refuse_other(path: &Path) -> io::Result<()> {
     let is_file = std::fs::metadata(path)?.is_file();
     let kind = io::ErrorKind::InvalidInput;
@@ -93,7 +90,7 @@ fn refuse_other(path: &Path) -> io::Result<()> {
         .ok_or_else(|| io::Error::new(kind, "it is no file that can be read again"))
 }
 
-/// Also refuses a file that is too large to be read whole.
+/// Also refuses a file that is too large.
 pub(super) fn refuse_unfit(path: &Path) -> io::Result<()> {
     refuse_other(path)?;
     let is_small = std::fs::metadata(path)?.len() <= FILE_BYTES_MAX;

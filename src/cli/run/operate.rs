@@ -25,15 +25,13 @@ use postrider_config::ControlSection;
 use postrider_relay::admin::{Access, Admin, ControlSocket, Order, ReloadReport, read_token};
 use postrider_relay::{StopSignal, Streams};
 
-/// Interval of checks of the file. Kubernetes takes up to a minute to update a ConfigMap; a user
-/// who edits a file waits for this.
+/// Kubernetes takes up to a minute to update a ConfigMap; a user who edits a file waits for this.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Pause before a retry of a configuration that could not be checked because the database was away.
+/// Pause if the database was away and the configuration could not be checked.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Maximum of queued orders.
 const ORDERS: usize = 16;
 
-/// Handles of the running services. Must be [ended](Self::end).
+/// Running services. Must be [ended](Self::end).
 pub(super) struct Operation {
     admin: Admin,
     access: Access,
@@ -109,20 +107,19 @@ fn listen(
     })))
 }
 
-/// Carries out orders while the relay runs. Slow reloads do not delay other orders.
+/// Carries out orders. Slow reloads do not delay other orders.
 async fn keep(
     reloader: Reloader,
     (stop, mut ordered): (StopSignal, mpsc::Receiver<Order>),
     watch: Option<FileWatch>,
 ) {
-    // Unbounded, because the number of waiting requests is bounded.
+    // The number of waiting requests is bounded.
     let (reloads, asked) = mpsc::unbounded_channel();
     let mut reloading = pin!(keep_reloading(reloader, (stop, asked), watch));
     loop {
         tokio::select! {
             () = &mut reloading => return,
             order = ordered.recv() => match order {
-                // All senders are gone: the relay ends.
                 None => return,
                 Some(Order::Reload(answer)) => {
                     let _ = reloads.send(answer);
@@ -214,9 +211,9 @@ fn set_filter(filter: Option<String>) -> Result<String, String> {
     }
 }
 
-/// SIGHUP, which requests a reload or reports that the terminal has gone.
+/// Requests a reload, or reports that the terminal has gone.
 struct Hangup {
-    /// `None` if the parent ignores SIGHUP, as nohup(1) does, or if it cannot be received.
+    /// `None` if SIGHUP is ignored, as by nohup(1), or cannot be received.
     signal: Option<Signal>,
     had_terminal: bool,
 }
@@ -228,7 +225,6 @@ impl Hangup {
         Self { signal, had_terminal: has_terminal() }
     }
 
-    /// Resolves when a reload is requested.
     async fn received(&mut self, stop: &StopSignal) {
         loop {
             match &mut self.signal {
@@ -248,7 +244,7 @@ fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }
 
-/// Whether SIGHUP, signal number 1, is ignored, by the mask in `/proc/self/status`.
+/// SIGHUP is number 1 in the mask of `/proc/self/status`.
 fn is_ignored(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

@@ -1,12 +1,9 @@
 //! Reads the configuration again while the relay runs, and applies changes of columns, routes,
 //! formats and the log level.
 //!
-//! Input: the source of the configuration, and the values in effect of each stream. Output: a
-//! [`ReloadReport`], new routes for the relay, settings for the dashboard, log lines. Invariant: a
-//! configuration that is wrong, unreadable or not yet checked against the database changes nothing
-//! and ends nothing. Applied values have passed every check of a start, or the next run of a failed
-//! stream checks them. Databases are asked concurrently, so one that does not answer holds up no
-//! other stream.
+//! Invariant: a configuration that is wrong, unreadable or not checked against the database changes
+//! nothing and ends nothing. The next run of a failed stream makes all checks of a start. Databases
+//! are asked concurrently, so that none holds up another stream.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,10 +29,8 @@ use postrider_relay::{RelayError, StopSignal, check_columns};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-/// Maximum time that the database may take to report its columns.
 const CHECK_LIMIT: Duration = Duration::from_secs(15);
 
-/// Maximum time to read the files of the configuration.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -46,7 +41,6 @@ pub(super) struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// Reads all streams and starts the log.
     pub(super) fn load(&self) -> Result<Vec<Loaded>, CommandFailure> {
         match &self.debezium {
             Some(path) => Ok(vec![load_imported(path, &self.context, Vec::new())?]),
@@ -61,65 +55,58 @@ impl ConfigSource {
         }
     }
 
-    /// The file to watch, if the configuration has one that can be read again.
+    /// File to watch, if it can be read again.
     pub(super) fn file(&self, loaded: &Loaded) -> Option<PathBuf> {
         let file = self.debezium.clone().or_else(|| loaded.file.clone())?;
         std::fs::metadata(&file).is_ok_and(|found| found.is_file()).then_some(file)
     }
 }
 
-/// Applies new configurations to the running streams.
 pub(super) struct Reloader {
     pub(super) source: ConfigSource,
-    /// All streams of the process; at least one.
     pub(super) streams: Vec<InEffect>,
-    /// Receiver that waits for the end of a reload.
+    /// Receiver for the end of a reload.
     pub(super) notice: Option<ReloadNotice>,
-    /// Streams that were added or removed, and were reported to need a restart.
+    /// Added or removed streams that were reported to need a restart.
     pub(super) told: Vec<String>,
 }
 
-/// One stream, and its configuration in effect.
 pub(super) struct InEffect {
     pub(super) loaded: Loaded,
     pub(super) stop: StopSignal,
     pub(super) telemetry: Telemetry,
     /// Options that were reported to need a restart.
     told: Vec<String>,
-    /// The last reported reason why the database could not be asked.
+    /// Last reported reason why the database could not be asked.
     told_failure: Option<String>,
 }
 
-/// Changes in a configuration.
 struct News {
     config: Config,
     effective: Vec<Effective>,
     changed: Vec<String>,
     takes_restart: Vec<String>,
-    /// The stream has failed: its next run makes all checks of a start.
+    /// The next run of this failed stream makes all checks of a start.
     is_whole: bool,
 }
 
 impl News {
-    /// Whether rows are read or routed differently.
     fn changes_rows(&self) -> bool {
         self.changed.iter().any(|key| key != LEVEL)
     }
 }
 
-/// Why a stream does not apply a configuration.
 struct Refusal {
     failure: CommandFailure,
-    /// False if the database could not be reached: the configuration may be right.
+    /// False if the database could not be reached, so the configuration may be right.
     was_asked: bool,
 }
 
-/// Options that identify a stream in its process, and that its telemetry was created for.
+/// Options that identify a stream and its telemetry.
 const OF_ITS_IDENTITY: [&str; 3] = ["source.slot", "source.mode", "progress.topic"];
 
 impl Reloader {
-    /// Reads the configuration again because of `trigger`. Returns true if a database could not be
-    /// asked, so that the reload must be retried.
+    /// Returns true if a database could not be asked, so that the reload must be retried.
     pub(super) async fn reload(&mut self, trigger: &str) -> (ReloadReport, bool) {
         let next = match self.read().await {
             Ok(next) => next,
@@ -155,7 +142,6 @@ impl Reloader {
         (whole, again)
     }
 
-    /// Logs once which streams were added to the file or removed from it.
     fn tell_of(&mut self, streams: Vec<String>) {
         if !streams.is_empty() && streams != self.told {
             tracing::warn!(
@@ -171,7 +157,6 @@ impl Reloader {
         self.source.file(self.streams.first().map(|one| &one.loaded)?)
     }
 
-    /// Reads what a start would read, from the file in effect.
     async fn read(&self) -> Result<Vec<Loaded>, CommandFailure> {
         let source = self.source.clone();
         let in_effect = self.streams.first().and_then(|one| one.loaded.file.clone());
@@ -191,7 +176,6 @@ impl Reloader {
         let read = read.map_err(|_| CommandFailure::from(RelayError::Thread))?;
         let next = read.map_err(|error| unreadable(error.to_string()))??;
         if in_effect.is_some() && next.iter().all(|next| next.file.is_none()) {
-            // The file vanished between the check and the search.
             return Err(unreadable("it is gone".to_owned()));
         }
         Ok(next)
@@ -203,15 +187,14 @@ impl InEffect {
         Self { loaded, stop, telemetry, told: Vec::new(), told_failure: None }
     }
 
-    /// Changes for this stream; `None` if the file no longer has it.
+    /// Changes for this stream; `None` if it was removed from the file.
     fn compare(&self, next: &[Loaded], all: &Reloader) -> Option<Result<News, Refusal>> {
         let next = next.iter().find(|next| next.stream == self.loaded.stream)?;
         Some(self.news(next, all).map_err(|failure| Refusal { failure, was_asked: true }))
     }
 
-    /// Applies the changes that need no restart. A stream that was removed from the file keeps
-    /// running until the restart. If one of several databases could not be asked, this is reported
-    /// separately, because other streams have applied the configuration.
+    /// Applies changes that need no restart. A removed stream keeps running. A database that could
+    /// not be asked is reported separately, because other streams have applied the configuration.
     fn take_over(
         &mut self,
         news: Option<Result<News, Refusal>>,
@@ -237,7 +220,7 @@ impl InEffect {
         (report, again)
     }
 
-    /// Reports that the database could not be asked, unless the last report was equal.
+    /// Reports the failure unless the last report was equal.
     fn not_asked(&mut self, failure: &CommandFailure, trigger: &str) -> ReloadReport {
         let whats = failure.findings.iter().map(|finding| finding.what.as_str());
         let text = whats.collect::<Vec<_>>().join("; ");
@@ -253,8 +236,8 @@ impl InEffect {
         ReloadReport { not_asked: errors(failure), ..ReloadReport::unchanged() }
     }
 
-    /// Whether the stream has failed and restarts with all changes. Options that identify the
-    /// stream in its process and its metrics must be unchanged.
+    /// Whether a failed stream restarts with all changes. Options that identify it must be
+    /// unchanged.
     fn is_taken_over_whole(&self, differing: &[String], all: &Reloader) -> bool {
         // A changed route does not help a source that was refused.
         let is_of_source = differing.iter().any(|key| key.starts_with("source."));
@@ -336,8 +319,7 @@ impl InEffect {
     }
 }
 
-/// Asks all databases concurrently if they have the columns of new routes. A failed stream asks at
-/// its next run.
+/// Checks the columns of new routes. A failed stream checks them at its next run.
 async fn ask_databases(streams: &[InEffect], all: &mut [Option<Result<News, Refusal>>]) {
     let mut asked = JoinSet::new();
     for (number, (one, news)) in streams.iter().zip(all.iter()).enumerate() {
@@ -376,8 +358,8 @@ async fn ask_database(config: &Config) -> Result<(), Refusal> {
     })
 }
 
-/// Options that differ, in the order of the documentation. Values that are shown alike may differ
-/// in a secret.
+/// Options that differ, in the order of the documentation. Secrets may differ although they look
+/// alike.
 fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
     let mut keys: Vec<&str> = next.effective.iter().map(|one| one.key.as_str()).collect();
     keys.extend(current.effective.iter().map(|one| one.key.as_str()));
@@ -391,7 +373,7 @@ fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
         let property = |config: &Config| {
             let name = key.strip_prefix("kafka.properties.")?;
             let is_named = |property: &&postrider_config::Property| property.name == name;
-            // A secret in a file of its own is read whenever it is needed.
+            // A secret in a file is read whenever it is needed.
             let is_fixed = !config.kafka.secret_files.contains_key(name);
             config.kafka.properties.iter().find(is_named).filter(|_| is_fixed).cloned()
         };
@@ -405,7 +387,6 @@ fn differing(current: &Loaded, next: &Loaded) -> Vec<String> {
     keys.into_iter().filter(differs).filter(is_option).map(str::to_owned).collect()
 }
 
-/// The values in effect after those that can be applied are applied.
 fn put_together(
     current: &[Effective],
     next: Vec<Effective>,

@@ -8,12 +8,11 @@ use postrider_relay::admin::{ReloadError, ReloadReport};
 use postrider_relay::telemetry::ReloadOutcome;
 use postrider_secrets::mask::mask_sentence;
 
-/// Prefix of a stream in a report.
 pub(super) fn in_file(name: &str) -> String {
     format!("stream.{name}")
 }
 
-/// Adds the report of one stream, with its name before options and mistakes.
+/// Adds the report of one stream, whose name precedes options and mistakes.
 pub(super) fn add(whole: &mut ReloadReport, report: ReloadReport, stream: Option<&str>) {
     let named = |key: String| match stream {
         Some(name) if !key.starts_with("stream.") => format!("{}.{key}", in_file(name)),
@@ -35,7 +34,6 @@ pub(super) fn add(whole: &mut ReloadReport, report: ReloadReport, stream: Option
     whole.not_asked.extend(not_asked.into_iter().map(told));
 }
 
-/// Logs the errors that a start would end with.
 pub(super) fn refused(failure: &CommandFailure, trigger: &str) -> ReloadReport {
     for finding in &failure.findings {
         let (place, what) = (place_of(finding), &finding.what);
@@ -58,7 +56,7 @@ fn place_of(finding: &Diagnostic) -> Option<String> {
     Some(format!("{}:{}:{}", place.path.display(), place.line, place.column))
 }
 
-/// Errors for a report, with secrets masked, as the log does by itself.
+/// Errors for a report, with secrets masked as in the log.
 pub(super) fn errors(failure: &CommandFailure) -> Vec<ReloadError> {
     let masked = |text: &str| mask_sentence(text).into_owned();
     let error = |finding: &Diagnostic| {

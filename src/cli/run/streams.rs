@@ -1,12 +1,11 @@
 //! Runs several streams in one process. Each has a relay with its own sessions, hot thread and
 //! Kafka producer; HTTP server, log and control plane are shared.
 //!
-//! Input: the configuration of each stream. Output: delivered records, and the exit code of the
-//! first failed stream in the order of the file, or 0. A failure that a service manager restarts
-//! precedes one that needs a person. Invariant: a failed stream stops no other stream. After a
-//! failure that may pass, the stream restarts after ten times its `retry.max`. Otherwise it stays
-//! failed until `ctl resume` or a restart, because the next run may not know what this run refused.
-//! Its slot is sampled until then. The process ends when no stream runs.
+//! Invariant: a failed stream stops no other. After a failure that may pass, it restarts after ten
+//! times its `retry.max`. Otherwise it stays failed until `ctl resume` or a restart, because the
+//! next run may not know what this run refused. Its slot is sampled until then. The process ends
+//! when no stream runs, with the code of the first failed stream. A failure that a service manager
+//! restarts takes precedence.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +33,6 @@ use postrider_relay::{
     Streams, Summary, deliver, delivered_tap, sample_of_failed,
 };
 
-/// Interval of checks for the end of a pause, or a request during one.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A failed stream restarts after its `retry.max` times this.
 const RETRY_MAX_TIMES: u32 = 10;
@@ -42,7 +40,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 enum State {
     Runs,
-    /// Failed, with the time of the restart; `None` needs a person.
+    /// Failed, until the time of the restart; `None` needs a person.
     Waits {
         failure: CommandFailure,
         until: Option<Instant>,
@@ -51,7 +49,6 @@ enum State {
     Ended(Result<Summary, CommandFailure>),
 }
 
-/// A task that is aborted on drop.
 struct Sampling(JoinHandle<()>);
 
 impl Drop for Sampling {
@@ -70,7 +67,7 @@ struct Stream {
 struct Runs {
     streams: Vec<Stream>,
     running: JoinSet<(usize, Result<Summary, CommandFailure>)>,
-    /// Whether a failed stream restarts.
+    /// Whether failed streams restart.
     is_endless: bool,
     stop: StopSignal,
 }
@@ -151,8 +148,7 @@ impl Stream {
         Self { handle, plan, options, state: State::Runs }
     }
 
-    /// Shows how far the stream has caught up. Several streams log lines, because a terminal has
-    /// only one bar.
+    /// Shows progress as log lines, because a terminal has only one bar.
     fn display(&self) -> ProgressDisplay {
         let _of_stream = logs::span_of(Some(&self.handle.name)).entered();
         let telemetry = self.handle.telemetry.clone();
@@ -163,7 +159,7 @@ impl Stream {
         PAUSE_MIN.max(self.plan.config.retry.max * RETRY_MAX_TIMES)
     }
 
-    /// Shows the failure to probes: not every failure belongs to a session.
+    /// Shows probes the failure, which may not belong to a session.
     fn show_failed(&self, failure: &CommandFailure) {
         let telemetry = &self.handle.telemetry;
         let snapshot = telemetry.view().snapshot.as_ref().clone();
@@ -181,7 +177,7 @@ impl Stream {
         });
     }
 
-    /// Waits after a failure, for a time or until `ctl resume`. Other streams continue.
+    /// Waits after a failure, for a time or until `ctl resume`.
     fn wait(&mut self, failure: CommandFailure) {
         for finding in &failure.findings {
             let (why, help) = (finding.why.as_deref(), finding.help.as_deref());
@@ -211,7 +207,6 @@ impl Stream {
         self.state = State::Waits { failure, until, _sampling: sampling };
     }
 
-    /// Whether the stream has failed and must restart now.
     fn is_due(&mut self) -> bool {
         let State::Waits { until, .. } = &self.state else { return false };
         let is_over = until.is_some_and(|until| Instant::now() >= until);
@@ -229,7 +224,7 @@ impl Stream {
 }
 
 impl Runs {
-    /// Runs until each stream has ended or failed.
+    /// Returns when each stream has ended or failed.
     async fn finish_all(mut self) -> Vec<Stream> {
         for number in 0..self.streams.len() {
             self.begin(number);
@@ -279,7 +274,6 @@ impl Runs {
                     one.wait(failure);
                     return;
                 }
-                // The end of the process reports the failure.
                 State::Ended(Err(failure))
             }
         };
@@ -301,7 +295,7 @@ impl Runs {
     }
 }
 
-/// Traces the rows of all streams with one exporter, if a collector is named.
+/// Traces the rows of all streams with one exporter.
 fn share_traces(streams: &mut [Stream]) -> Option<postrider_relay::telemetry::TraceExport> {
     let (first, others) = streams.split_first_mut()?;
     let export = trace(&mut first.plan, &first.handle.telemetry);
@@ -311,8 +305,6 @@ fn share_traces(streams: &mut [Stream]) -> Option<postrider_relay::telemetry::Tr
     export
 }
 
-/// Reports all results. The process ends with the first failure that a service manager would
-/// restart, or else the first failure.
 fn conclude(
     (args, context): (&RunArgs, &Context),
     streams: Vec<Stream>,

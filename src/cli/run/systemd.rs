@@ -1,10 +1,9 @@
 //! Reports the relay's state to the service manager with sd_notify(3): ready, alive, reloading,
 //! stopping, and a status line.
 //!
-//! Input: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, telemetry, the stop signal, reloads.
-//! Output: datagrams. Invariant: ready is sent once, by a relay that streams, stands by or waits
-//! for a server, and again after each announced reload. Alive is sent only while `/livez` succeeds.
-//! A failed datagram stops nothing.
+//! Invariant: ready is sent once, by a relay that streams, stands by or waits for a server, and
+//! again after each announced reload. Alive is sent only while `/livez` succeeds. A failed datagram
+//! stops nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -22,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Interval of reports. `systemctl start` waits for the first one.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
-/// Time to log out and close, on top of the grace period.
+/// Time to log out and close, beyond the grace period.
 const END: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -47,8 +46,7 @@ pub(super) struct ReloadNotice {
 }
 
 impl ReloadNotice {
-    /// Announces a reload. Returns true if the manager received it and must be told of its
-    /// [end](Self::end).
+    /// Returns true if the manager must be told of the [end](Self::end).
     pub(super) fn begin(&self) -> bool {
         let service = lock(&self.service);
         let now = clock_gettime(ClockId::Monotonic);
@@ -59,7 +57,7 @@ impl ReloadNotice {
 
     pub(super) fn end(&self) {
         let mut service = lock(&self.service);
-        // A failed datagram is sent with the next report; until then the manager waits.
+        // A failed datagram is repeated with the next report.
         service.owes_ready = service.is_serving && self.socket.send(b"READY=1\n").is_err();
     }
 }
@@ -84,8 +82,7 @@ impl Seen {
         Self { is_ready, is_alive: liveness(view).ok, status: status(view) }
     }
 
-    /// State of several streams: ready once each has begun or had its time to, and one serves. A
-    /// failed stream does not delay the others.
+    /// Ready once each stream has begun or had its time to, and one serves.
     pub(super) fn of_streams(streams: &Streams) -> Self {
         let mut states = streams.each().map(|one| one.telemetry.view().snapshot.state);
         Self {
@@ -107,8 +104,7 @@ struct Told {
 }
 
 impl Systemd {
-    /// The manager named by the environment, if any. Because `grace` may exceed the unit's stop
-    /// timeout, the manager is asked for more time.
+    /// The manager is asked for more time, because `grace` may exceed the unit's stop timeout.
     pub(super) fn of_environment(grace: Duration) -> Option<Self> {
         let address = std::env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty())?;
         let told =
@@ -145,7 +141,7 @@ impl Systemd {
 
     fn tell(&mut self, seen: &Seen, stop: &StopSignal) {
         let stops = stop.most_urgent() >= ControlRequest::Drain;
-        // The lock orders this report with the begin and end of a reload.
+        // Orders this report with the begin and end of a reload.
         let mut service = lock(&self.service);
         let mut news = self.told.news(seen, stops, Instant::now());
         if service.owes_ready && !news.contains("READY=1\n") && !stops {
@@ -154,7 +150,7 @@ impl Systemd {
         if news.is_empty() {
             return;
         }
-        // A manager that restarts, or whose queue is full, gets a full report next time.
+        // A manager that restarts, or whose queue is full, gets a full report next.
         if self.socket.send(news.as_bytes()).is_err() {
             let Told { watchdog, grace, .. } = self.told;
             self.told = Told { watchdog, grace, ..Told::default() };
@@ -166,7 +162,6 @@ impl Systemd {
 }
 
 impl Told {
-    /// Returns the lines that are due, and marks them as sent.
     fn news(&mut self, seen: &Seen, stops: bool, now: Instant) -> String {
         let mut news = String::new();
         if !self.ready && seen.is_ready {
@@ -196,7 +191,7 @@ impl Told {
     }
 }
 
-/// Whether `systemctl start` is complete. The relay waits for an unreachable server itself: a
+/// Whether `systemctl start` is complete. The relay itself waits for an unreachable server: a
 /// restart would not help, and a booting machine would report a failed unit.
 fn is_ready(state: RelayState) -> bool {
     match state {
@@ -220,8 +215,8 @@ fn status(view: &View) -> String {
     line.replace(char::is_control, " ")
 }
 
-/// Interval of signs of life: half the watchdog's time, as sd_watchdog_enabled(3) advises. The time
-/// may be meant for another process.
+/// Half the watchdog's time, as sd_watchdog_enabled(3) advises. The time may be meant for another
+/// process.
 fn watchdog(variable: impl Fn(&str) -> Option<OsString>) -> Option<Duration> {
     let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
     let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -229,7 +224,7 @@ fn watchdog(variable: impl Fn(&str) -> Option<OsString>) -> Option<Duration> {
     Some(Duration::from_micros(limit / 2))
 }
 
-/// Connects to a path, or with `@` to a name in the abstract namespace.
+/// A path, or with `@` a name in the abstract namespace.
 fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
     let address = match address.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
