@@ -1,8 +1,7 @@
-//! `postrider trace ID ..`: shows where rows are.
+//! `postrider trace ID ..`: shows where rows are; exit code 1 if one is nowhere.
 //!
-//! Output: per id the row, whether the slot has passed it, its records and dead letters with their
-//! places, and a summary; exit code 1 if a row is nowhere. Invariant: nothing is written and no
-//! offset is committed. A record is reported as missing only after a search of the whole topic.
+//! Invariant: nothing is written and no offset is committed. A record is reported as missing only
+//! after a search of the whole topic.
 
 mod found;
 mod records;
@@ -138,7 +137,7 @@ fn print(
     context.print(&format!("searched       {names}\n"))
 }
 
-/// Topics to which dead letters were retried, and which were not read.
+/// Topics of retried letters that were not read.
 fn sent_again(
     records: &Found,
     read: &BTreeSet<String>,
@@ -150,13 +149,12 @@ fn sent_again(
 }
 
 struct Source {
-    /// Rows by requested id.
     rows: BTreeMap<String, Vec<Row>>,
-    /// Requested ids as a table's column prints them.
+    /// Requested ids, with their form in a table's column.
     forms: Vec<(String, String)>,
     /// Requested ids that no table can contain.
     invalid: Vec<String>,
-    /// Topics of the newest rows, searched for a missing row.
+    /// Topics of the newest rows, searched for missing rows.
     newest_topics: BTreeSet<String>,
     slot: Slot,
 }

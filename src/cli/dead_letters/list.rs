@@ -1,7 +1,5 @@
-//! `dead-letters list`: prints one line per dead letter, and a summary by code.
-//!
-//! Output: on stdout a table, with two lines per entry on a narrow terminal, or JSON lines; the
-//! summary on stderr. Values are never printed.
+//! `dead-letters list`: prints one line per dead letter, and a summary by code on stderr. Values
+//! are never printed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -28,10 +26,9 @@ const NAMES: [&str; COLUMNS] =
 /// Columns on the first line of a narrow terminal.
 const LEADING: usize = 5;
 
-/// Part of a reason that is sufficient to understand it.
+/// Minimum width of a reason that can be understood.
 const REASON_CHARS_MIN: usize = 40;
 
-/// Lines per write.
 const CHUNK: usize = 1_000;
 
 /// `dead-letters list [filters]`
@@ -109,7 +106,7 @@ fn json_lines(letters: &[DeadLetter]) -> Result<String, CommandFailure> {
     Ok(lines)
 }
 
-/// Aligned columns under their names. If `width` is too narrow, id and reason are on a second line.
+/// If `width` is too narrow, id and reason are on a second line.
 fn text_lines(letters: &[DeadLetter], width: Option<usize>) -> String {
     let mut rows = vec![NAMES.map(str::to_owned)];
     rows.extend(letters.iter().map(cells));
@@ -159,7 +156,7 @@ fn cells(letter: &DeadLetter) -> [String; COLUMNS] {
     ]
 }
 
-/// Text of at most `most` characters; a cut text ends with an ellipsis.
+/// At most `most` characters; a cut text ends with an ellipsis.
 fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),
@@ -176,13 +173,11 @@ fn by_code(letters: &[DeadLetter]) -> BTreeMap<&str, usize> {
 }
 
 struct Totals<'a> {
-    /// Listed letters by code.
     by_code: BTreeMap<&'a str, usize>,
     /// Letters that match, before the limit.
     matching: usize,
     /// Letters that are not listed because they were retried.
     hidden: usize,
-    /// Records that are not dead letters.
     foreign: usize,
 }
 

@@ -13,11 +13,10 @@ use postrider_patterns::dead_letter::{DeadLetter, Job, PartitionOffset};
 
 #[derive(Debug, Default)]
 pub(super) struct RetryPlan {
-    /// In order of partition and offset.
     pub(super) jobs: Vec<Job>,
-    /// In order of partition and offset.
+    /// Letters that cannot be sent, by partition and offset.
     pub(super) hindered: Vec<(PartitionOffset, NotRetryable)>,
-    /// Selected dead letters that already have a receipt.
+    /// Selected letters that already have a receipt.
     pub(super) retried: usize,
     /// Jobs with unformatted key and value, because the row was rejected before formatting.
     pub(super) unformatted: usize,
@@ -42,7 +41,7 @@ pub(super) enum NotRetryable {
     Circular,
 }
 
-/// Topic for a dead letter: `to`, or the original topic if rows may go there.
+/// `to`, or the original topic if rows may go there.
 fn destination<'a>(
     letter: &'a DeadLetter,
     to: Option<&'a str>,
@@ -61,7 +60,7 @@ fn destination<'a>(
     if topic == source.topic.name {
         return Err(NotRetryable::Circular);
     }
-    // `--to` is the operator's choice, so it may be any topic that is not reserved.
+    // The operator may choose any topic that is not reserved.
     let topics = &source.topics;
     let judged = if to.is_some() { topics.check_reserved(topic) } else { topics.check(topic) };
     judged.map(|()| topic).map_err(NotRetryable::IllegalTopic)
@@ -81,8 +80,7 @@ impl RetryPlan {
             }
             match destination(letter, args.to.as_deref(), source) {
                 Ok(topic) => {
-                    // A letter that only the brokers refused has no table, and was already
-                    // formatted.
+                    // Without a table: only the brokers refused it, after formatting.
                     plan.unformatted += usize::from(source.formatted && letter.table().is_some());
                     plan.jobs.push(Job { at: letter.at, topic: topic.to_owned() });
                 }
@@ -289,7 +287,6 @@ mod tests {
                 assert!(matches!(outcome, Err(NotRetryable::IllegalTopic(_))), "{reserved}");
             }
         }
-        // The operator may choose an unlisted topic; a row may not.
         assert!(to(Some("other"), None).is_err());
         assert_eq!(to(None, Some("other")).as_deref(), Ok("other"));
     }

@@ -1,4 +1,4 @@
-//! The knowledge about one id: its state in a word, as text and as JSON. Pure.
+//! The state of one id in a word, as text and as JSON. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,15 +11,14 @@ use postrider_core::route::rfc3339;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
-    /// As Postgres prints it.
+    /// Id as Postgres prints it.
     pub(super) id: String,
     pub(super) table: String,
     pub(super) written_ms: Option<i64>,
     /// Whether the slot has passed the row's transaction.
     pub(super) is_passed: bool,
-    /// Topic of the row by today's routing.
+    /// Topic by today's routing.
     pub(super) topic: Option<String>,
-    /// Reason why today's routing would reject the row.
     pub(super) rejection: Option<String>,
 }
 
@@ -67,14 +66,13 @@ pub(super) struct Trace {
 pub(super) enum Slot {
     /// Rows are polled.
     None,
-    /// Name of a slot that will deliver rows that it has not passed.
     Alive(String),
-    /// Name and fate of a slot that delivers nothing any more.
+    /// Name and fate of a slot that delivers nothing.
     Gone(String, &'static str),
 }
 
 impl Trace {
-    /// One trace per distinct id, in the order of the request.
+    /// Traces in the order of the request, without repeats.
     pub(super) fn all(
         ids: &[String],
         rows: &BTreeMap<String, Vec<Row>>,
@@ -194,7 +192,7 @@ impl Trace {
     }
 }
 
-/// Text from a row or record, without control characters for the terminal.
+/// Text without control characters for the terminal.
 fn text(written: &str) -> String {
     shown(Some(written.as_bytes()), "")
 }

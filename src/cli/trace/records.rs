@@ -1,7 +1,6 @@
 //! Finds the records and dead letters of rows by the header with the row's id.
 //!
-//! Input: existing topics, ids in every form of their records, a time before which no row was
-//! written. Invariant: only committed records count. An id that is not found from that time on is
+//! Invariant: only committed records count. An id that is not found since its row was written is
 //! searched from the beginning, because rows may choose their records' times. A dead letter with a
 //! receipt was sent again.
 
@@ -16,9 +15,9 @@ use postrider_kafka::{
 use postrider_patterns::dead_letter::DeadLetter;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Longest wait for records. The end of the topics also ends it.
+/// Longest wait for records. The end of the topics also ends the wait.
 const WAIT: Duration = Duration::from_secs(1);
-/// Brokers that send nothing for this long before the end of the topics do not answer.
+/// Silent brokers do not answer before the end of the topics.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 /// Margin in milliseconds, because clocks differ and transactions overlap.
 const EARLIER_MS: i64 = 10 * 60 * 1_000;
@@ -40,7 +39,7 @@ pub(super) struct Record {
     pub(super) place: Place,
     /// Position in the log, as in the header: `commitLSN.index`.
     pub(super) position: Option<String>,
-    /// Why it was sent from the table: `backfill`, `repair`, `replay`.
+    /// Command that sent it: `backfill`, `repair` or `replay`.
     pub(super) origin: Option<String>,
 }
 
@@ -51,7 +50,6 @@ pub(super) struct Letter {
     pub(super) reason: String,
     /// Topic of the original record.
     pub(super) meant_for: Option<String>,
-    /// Whether `dead-letters retry` has sent it again.
     pub(super) is_retried: bool,
 }
 
@@ -88,7 +86,6 @@ impl Search<'_> {
         let mut others = wanted.clone();
         others.retain(|_, asked| asked.iter().any(|id| !seen.found.contains_key(id)));
         if !others.is_empty() && start != StartOffset::Beginning {
-            // The ids are read again, so earlier results are dropped.
             for id in others.values().flatten() {
                 seen.found.remove(id);
             }

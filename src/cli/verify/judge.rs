@@ -1,11 +1,9 @@
 //! Compares the rows of the tables with the records of the topics.
 //!
-//! Input: sorted entries of rows and records by id, and the [`Terms`]. Output: a [`Verdict`]:
-//! numbers, and the first ids of each finding. Invariant: the unknown is never a finding. A row
-//! that the slot has not passed, or whose record may be in an open transaction, is pending. A row
-//! whose record the topic may have removed is unknown. A record without a row is a phantom only if
-//! all rows are kept. Ids that are not unique are not judged. Memory is constant. Only routing is
-//! shared with the relay.
+//! Invariant: the unknown is never a finding. A row that the slot has not passed, or whose record
+//! may be in an open transaction, is pending. A row whose record the topic may have removed is
+//! unknown. A record without a row is a phantom only if all rows are kept. Ids that are not unique
+//! are not judged. Memory is constant. Only routing is shared with the relay.
 
 use super::verdict::{Fault, Finding, Verdict};
 use postrider_core::record::Kinship;
@@ -15,11 +13,10 @@ use postrider_relay::compare::{Entry, IdToken, Kept, Kind, Ordered, Sorter, Spil
 pub(super) struct Terms {
     /// Retention by the topic's number.
     pub(super) topics: Vec<Kept>,
-    /// Number of the dead-letter topic.
     pub(super) dead_letters: u32,
-    /// Rows that cannot be delivered are left out.
+    /// Undeliverable rows are left out by the policy.
     pub(super) skips_rejected: bool,
-    /// No row was ever deleted, and the tables were read completely.
+    /// No row was ever deleted, and the tables were read whole.
     pub(super) all_rows_kept: bool,
 }
 
@@ -67,25 +64,21 @@ struct SameId {
     id: IdToken,
     row: Option<Entry>,
     rows: u64,
-    /// Records, except those sent again on purpose.
     records: u64,
     again: u64,
-    /// Records sent again to another topic than the row's, which prove nothing about the row.
+    /// Repeats in another topic than the row's, which prove nothing about the row.
     elsewhere: u64,
     letters: u64,
-    /// Letters that do not name their stream, so that they may belong to another.
+    /// Letters that may belong to another stream.
     strange: u64,
-    /// A letter about this row may exist that names another stream, which may be a former name of
-    /// this one.
+    /// A letter about this row may name a former name of this stream.
     has_sibling: bool,
     /// All records may be newer than the snapshot of the table.
     all_newer: bool,
     first: Option<Entry>,
-    /// First record that was sent again.
     repeat: Option<Entry>,
-    /// First record that differs from the row's record today.
+    /// First record that differs from today's routing.
     different: Option<Entry>,
-    /// Place of the last record that counted for the order.
     ordered_in: Option<(u32, i32)>,
 }
 
@@ -109,7 +102,7 @@ impl SameId {
         }
     }
 
-    /// Adds the next entry. Returns the order of the first record in a partition.
+    /// Returns the order of the first record in a partition.
     fn take(&mut self, entry: &Entry) -> Option<Ordered> {
         match entry.kind {
             Kind::Row | Kind::Rejected | Kind::Dropped => {
@@ -131,7 +124,7 @@ impl SameId {
         self.ordered(entry)
     }
 
-    /// Notes a letter of another stream, which is not a repeat and means nothing without a row.
+    /// A letter of another stream is not a repeat, and means nothing without a row.
     fn take_sibling(&mut self, letter: &Entry) {
         self.has_sibling |= self.row.as_ref().is_some_and(|row| letter.may_be_about(row));
     }
@@ -195,7 +188,7 @@ impl SameId {
                 verdict.newer += arrived;
                 return;
             }
-            // Without a row, letters that may belong to another stream prove nothing.
+            // Without a row, letters of unknown streams prove nothing.
             self.letters -= self.strange;
             self.count_repeats(verdict);
             verdict.without_row += 1;
@@ -262,7 +255,6 @@ fn judge_order(order: &mut Sorter<Ordered>, verdict: &mut Verdict) -> Result<(),
     })
 }
 
-/// Adds ids to findings of which only the place was kept.
 fn name(entries: &mut Sorter<Entry>, verdict: &mut Verdict) -> Result<(), SpillError> {
     if !verdict.has_unnamed() {
         return Ok(());

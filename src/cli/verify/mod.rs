@@ -1,7 +1,4 @@
-//! `postrider verify`: compares the outbox tables with the topics.
-//!
-//! Output: numbers of rows lost, and of records duplicated, reordered per key, phantom, or
-//! different from today's routing; exit code 1 if there is any. Invariant: only temporary files are
+//! `postrider verify`: compares the outbox tables with the topics. Only temporary files are
 //! written; the unknown is reported separately; memory does not grow with the rows.
 
 mod judge;

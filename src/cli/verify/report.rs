@@ -14,7 +14,6 @@ use postrider_relay::compare::TopicNumbers;
 pub(super) struct Report {
     pub(super) verdict: Verdict,
     pub(super) numbers: TopicNumbers,
-    /// Whether repeats are a finding.
     pub(super) duplicates_count: bool,
     /// Rows and records without an id, which cannot be compared.
     pub(super) without_id: (u64, u64),
@@ -25,7 +24,6 @@ pub(super) struct Report {
     pub(super) missing_topics: Vec<String>,
     /// Topics that may have removed older records of a key.
     pub(super) compacted_topics: Vec<String>,
-    /// Peak disk usage, in bytes.
     pub(super) spilled_bytes: u64,
     pub(super) elapsed: Duration,
     pub(super) peak_rss_bytes: Option<u64>,
@@ -41,7 +39,7 @@ impl Report {
         self.verdict.rows.saturating_mul(1_000) / elapsed_ms
     }
 
-    /// Data by which the order was judged.
+    /// Evidence for the order.
     fn evidence(&self) -> String {
         match &self.order_column {
             None => "postrider-lsn".to_owned(),
@@ -93,7 +91,6 @@ impl Report {
         }
     }
 
-    /// One line per comparison of `--follow`.
     pub(super) fn to_line(&self) -> String {
         let Verdict { rows, records, pending, unknown, .. } = self.verdict;
         let headline = self.headline();
@@ -143,7 +140,6 @@ impl Report {
         always.into_iter().chain(seldom.into_iter().filter(|(_, number, _)| *number > 0)).collect()
     }
 
-    /// Limits of the verdict.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.has_slot {

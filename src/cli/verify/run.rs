@@ -1,4 +1,4 @@
-//! One comparison of both sides, or repeated comparisons with `--follow`.
+//! Comparison of both sides, repeated with `--follow`.
 //!
 //! Invariant: the topics are read after the snapshot of the tables, so that every row that the slot
 //! had passed must be there. They are read again for pending rows until the grace period ends.
@@ -26,12 +26,12 @@ use postrider_relay::{ControlRequest, Meter, StopSignal, Total, Unit, kafka_spec
 use postrider_sandbox::proc::peak_rss_bytes;
 use postrider_service::units::parse_duration;
 
-/// Minimum pause before another read for pending rows. Reading takes at most as long as waiting.
+/// Minimum pause while rows are pending. A pause is at least as long as the comparison before it.
 const PAUSE: Duration = Duration::from_secs(1);
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// Margin before the window, because the time of a row and of its commit may have different clocks.
+/// The time of a row and of its commit may have different clocks.
 const CLOCKS_APART_MS: i64 = 10 * 60 * 1_000;
 
 pub(super) struct Run<'a> {
@@ -43,7 +43,6 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Compares once; `None` after a signal.
     pub(super) fn once(&self) -> Result<Option<Report>, CommandFailure> {
         let begun = Instant::now();
         let kafka = kafka_spec(self.config);
@@ -70,8 +69,7 @@ impl Run<'_> {
         Ok(Some(self.report(sides, verdict, begun)))
     }
 
-    /// Compares the latest window until a signal. The exit code states if every comparison was
-    /// clean.
+    /// Compares until a signal. The exit code states if every comparison was clean.
     pub(super) fn follow(&self, context: &Context) -> Result<ExitCode, CommandFailure> {
         let mut code = ExitCode::Ok;
         loop {
@@ -91,7 +89,6 @@ impl Run<'_> {
         }
     }
 
-    /// Reads the topics and judges, until nothing is pending or the grace period ends.
     fn compare(&self, sides: &mut Sides) -> Result<Option<Verdict>, CommandFailure> {
         let deadline = Instant::now() + self.args.grace;
         loop {
@@ -152,7 +149,6 @@ impl Run<'_> {
         matches!(self.stop.most_urgent(), ControlRequest::Drain | ControlRequest::Abort)
     }
 
-    /// Waits; returns false after a signal.
     fn pause(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         while !self.is_stopped() {
@@ -202,7 +198,7 @@ struct Sides {
     order_bytes: u64,
 }
 
-/// Logs the required disk space, and warns if it is not available.
+/// Logs the required disk space; warns if it is insufficient.
 fn tell_room(rows: u64, folder: &std::path::Path) {
     let need = rows * (2 * ENTRY_BYTES + ORDERED_BYTES) as u64;
     // If the space is unknown, writing will fail later.

@@ -1,9 +1,8 @@
 //! Reads the outbox tables in one snapshot, and separates rows that the slot has not passed.
 //!
-//! Input: the configuration and a window of time. Output: an entry per row, and the [`Horizon`] up
-//! to which the tables were seen. Invariant: all rows are read under one REPEATABLE READ snapshot,
-//! shared by two connections: one reads the rows that the slot has passed, the other the rest.
-//! Nothing is written, no slot is used, and the role needs only SELECT.
+//! Invariant: two connections share one REPEATABLE READ snapshot: one reads the rows that the slot
+//! has passed, the other the rest. Nothing is written, no slot is used, and the role needs only
+//! SELECT.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,19 +31,17 @@ use postrider_relay::{
     Plan, RelayError, Total, Unit, holds_for_tables, poll_mark, refuse_without_zone,
 };
 
-/// Longest single wait for rows, so that a signal is noticed.
+/// Longest wait for rows, so that a signal is noticed.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Rows between two checks for a stop.
 const ROWS_BETWEEN: u64 = 1_000;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// Makes reading fail if policies would hide rows from the role.
+/// Makes reading fail if policies would hide rows.
 const ALL_ROWS: &str = "SET row_security = off";
 
-/// End of the log before the snapshot, and the time. Everything committed by then is in the
-/// snapshot.
+/// End of the log, and the time, before the snapshot. Everything committed by then is in it.
 const NOW: &str = "\
     SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
         ELSE pg_current_wal_insert_lsn() END - '0/0')::text, \
@@ -52,9 +49,9 @@ const NOW: &str = "\
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Rows of this time or later, in milliseconds since the Unix epoch.
+    /// Begin, inclusive, in milliseconds since the Unix epoch.
     pub(super) since_ms: Option<i64>,
-    /// Rows before this time, in milliseconds since the Unix epoch.
+    /// End, exclusive, in milliseconds since the Unix epoch.
     pub(super) until_ms: Option<i64>,
 }
 
@@ -64,11 +61,10 @@ pub(super) struct Tables {
     wanted: Requirements,
     params: SessionParams,
     connection: Connection,
-    /// The server that everything is read from.
+    /// Server that everything is read from.
     server: ConnectInfo,
-    /// End of the log before the snapshot.
     pub(super) horizon: Horizon,
-    /// Rows written before the slot are still to be delivered.
+    /// Whether rows from before the slot are still to be delivered.
     has_backfill: bool,
 }
 
@@ -76,11 +72,11 @@ pub(super) struct Tables {
 pub(super) struct TablesRead {
     pub(super) rows: u64,
     pub(super) without_id: u64,
-    /// Whether a slot exists that may still deliver rows.
+    /// Whether a slot may still deliver rows.
     pub(super) has_slot: bool,
 }
 
-/// Columns to read besides the record, and how records are compared.
+/// Columns besides the record, and how records are compared.
 #[derive(Debug, Clone)]
 pub(super) struct Looks {
     pub(super) columns: Columns,
@@ -128,8 +124,6 @@ impl Tables {
         self.plan.letter_source(&self.inspection.server)
     }
 
-    /// Parses a time as the server does, in milliseconds since the Unix epoch; `None` if it is
-    /// invalid.
     pub(super) fn time_ms(&mut self, text: &str) -> Result<Option<i64>, VerifyError> {
         let text = text.replace('\'', "''");
         let sql =
@@ -141,7 +135,6 @@ impl Tables {
         }
     }
 
-    /// Estimated number of rows, from the server's statistics.
     pub(super) fn estimate(&mut self) -> Result<u64, VerifyError> {
         let oids = self.inspection.tables.iter().flatten().map(|facts| facts.oid.to_string());
         let oids = oids.collect::<Vec<_>>().join(", ");
@@ -216,7 +209,6 @@ impl Tables {
         Ok(Some(read))
     }
 
-    /// Refuses a table without the column of the window.
     fn check_times(&mut self, looks: &Looks) -> Result<(), CommandFailure> {
         let Some(TimeColumn { name, .. }) = &looks.columns.time else { return Ok(()) };
         for (table, facts) in self.wanted.tables.iter().zip(&self.inspection.tables) {
@@ -263,7 +255,6 @@ impl Tables {
         Ok(xmin.map(|xmin| if self.has_backfill { none() } else { by_number(xmin) }))
     }
 
-    /// Opens another connection with the same snapshot.
     fn sharing(&mut self) -> Result<Connection, VerifyError> {
         let rows = self.connection.simple_query("SELECT pg_catalog.pg_export_snapshot()")?;
         let Some(Some(name)) = rows.first().and_then(|row| row.first()) else {
@@ -321,7 +312,6 @@ fn requests<'a>(
     })
 }
 
-/// Reads a stream to its end; false if the run is stopped.
 fn pour(
     stream: &mut TableStream,
     expected: &mut Expected,
@@ -352,7 +342,7 @@ fn pour(
     Ok(true)
 }
 
-/// Whether a backfill has begun and not ended, as far as progress is kept and readable.
+/// Whether a backfill has not ended, if progress is kept and readable.
 fn has_backfill(plan: &Plan, inspection: &Inspection) -> bool {
     // Without progress, the name of the slot's holder shows a running backfill.
     if inspection.slot.as_ref().is_some_and(|slot| holds_for_tables(&slot.holder)) {

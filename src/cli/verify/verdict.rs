@@ -7,13 +7,13 @@ pub(super) const SAMPLES_MAX: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Fault {
-    /// A row that the slot has passed has neither a record nor a dead letter.
+    /// A row that the slot has passed has neither record nor dead letter.
     Lost,
     Duplicated,
     /// A record follows a later record of its key.
     Reordered,
     Phantom,
-    /// A record differs from what routing makes of its row today.
+    /// A record differs from today's routing of its row.
     Different,
     NotUnique,
 }
@@ -45,7 +45,6 @@ pub(super) struct Finding {
     /// `None` until the id is looked up.
     pub(super) id: Option<IdToken>,
     pub(super) topic: Option<u32>,
-    /// Partition and offset of a record.
     pub(super) record: Option<(i32, u64)>,
 }
 
@@ -73,7 +72,6 @@ impl Finding {
 pub(super) struct Verdict {
     pub(super) rows: u64,
     pub(super) records: u64,
-    /// Rows that a rule drops.
     pub(super) dropped: u64,
     pub(super) lost: u64,
     pub(super) duplicated: u64,
@@ -81,19 +79,16 @@ pub(super) struct Verdict {
     pub(super) phantom: u64,
     pub(super) different: u64,
     pub(super) not_unique: u64,
-    /// Rows without a record that the slot has not passed.
+    /// The slot has not passed these rows, and they have no record.
     pub(super) pending: u64,
     /// Rows whose record the topic may have removed.
     pub(super) unknown: u64,
     /// Rows that arrived only as dead letters.
     pub(super) dead_lettered: u64,
-    /// Ids of records without a row.
     pub(super) without_row: u64,
     /// Records that may be newer than the snapshot of the tables.
     pub(super) newer: u64,
-    /// Records that were sent again on purpose.
     pub(super) sent_again: u64,
-    /// Records whose order was judged.
     pub(super) ordered: u64,
     /// Records whose expected order is unknown.
     pub(super) unordered: u64,
@@ -112,7 +107,7 @@ impl Verdict {
         }
     }
 
-    /// Whether nothing is wrong. `duplicates`: whether duplicates count.
+    /// `duplicates`: whether duplicates count.
     pub(super) fn is_clean(&self, duplicates: bool) -> bool {
         let counts = |fault: &&Fault| duplicates || **fault != Fault::Duplicated;
         Fault::ALL.iter().filter(counts).all(|fault| self.number(*fault) == 0)
@@ -146,7 +141,6 @@ impl Verdict {
         self.sample(fault, finding);
     }
 
-    /// Keeps a finding that was already counted.
     pub(super) fn sample(&mut self, fault: Fault, finding: impl FnOnce() -> Finding) {
         if self.samples(fault).count() < SAMPLES_MAX {
             self.samples.push((fault, finding()));
