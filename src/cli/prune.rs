@@ -1,11 +1,8 @@
 //! `postrider prune`: deletes old rows of the outbox that every slot has passed, or drops their
 //! partitions.
 //!
-//! Input: an age and the slots that must have passed a row; the position and Kafka progress of each
-//! slot. Output: old rows, and rows that a slot holds back; with `--execute` rows are deleted in
-//! small transactions, and partitions dropped. Invariant: without `--execute` nothing changes. The
-//! positions of the slots are fixed before the first row is deleted, so that a later change of a
-//! slot adds no row.
+//! Invariant: without `--execute` nothing changes. The positions of the slots are fixed before the
+//! first row is deleted, so that a later change of a slot adds no row.
 
 mod ahead;
 pub(super) mod beginning;
@@ -34,13 +31,10 @@ use postrider_relay::{ControlRequest, Meter, Plan, StopSignal, Total, Unit, kafk
 use postrider_service::units::parse_duration;
 use report::{Fate, PrunedPartition, PrunedTable};
 
-/// Attempts to get a lock.
 const ATTEMPTS: u32 = 5;
-/// Pause between two attempts, for the lock's holder to finish.
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
-/// Interval of checks for a second signal.
 const ABORT_TICK: Duration = Duration::from_millis(100);
-/// Minimum page of rows that are only counted.
+/// Minimum rows per page without `--execute`.
 const COUNTED: u32 = 50_000;
 
 /// `prune --older-than TIME [--slot NAME ...] [--execute]`
@@ -163,12 +157,11 @@ impl PruneRun<'_> {
         ProgressDisplay::start(context, move || meter.reading())
     }
 
-    /// Whether a signal has come. The first one lets a transaction end.
+    /// The first signal lets a transaction end.
     fn is_stopped(&self) -> bool {
         self.stop.most_urgent() >= ControlRequest::Drain
     }
 
-    /// Prunes one table. Returns what was done, even after a failure.
     async fn table(&self, table: PruneTable) -> (PrunedTable, Option<PruneError>) {
         let mut pruned = PrunedTable::default();
         let aborted = async {
@@ -228,7 +221,7 @@ impl PruneRun<'_> {
         locked.or(needed).map_or(Ok(()), Err)
     }
 
-    /// Drops or counts an old partition. Returns `None` if another session has removed it.
+    /// `None` if another session has removed the partition.
     async fn partition(
         &self,
         table: &PruneTable,
@@ -236,7 +229,7 @@ impl PruneRun<'_> {
         cutoff: &str,
         attempts: u32,
     ) -> Result<Option<PrunedPartition>, PruneError> {
-        // Most partitions that are held back are found here, before any lock is requested.
+        // Found before any lock is requested, for most kept partitions.
         let (client, passed) = (self.client, self.passed);
         let count = async || partition.count(client, table, cutoff, passed).await;
         let mut state = patiently(&format!("partition {}", partition.name), count).await?;
@@ -268,7 +261,6 @@ impl PruneRun<'_> {
         Ok(Some(PrunedPartition { name, until, state, fate }))
     }
 
-    /// Deletes or counts old rows of one table, page by page.
     async fn rows(&self, table: PruneTable, pruned: &mut PrunedTable) -> Result<(), PruneError> {
         let object = format!("table {}", table.name);
         let batch = if self.args.execute { self.args.batch } else { self.args.batch.max(COUNTED) };
@@ -292,7 +284,6 @@ impl PruneRun<'_> {
     }
 }
 
-/// Retries if a lock was not available in time.
 async fn patiently<T>(
     object: &str,
     mut work: impl AsyncFnMut() -> Result<T, PruneError>,

@@ -1,8 +1,8 @@
-//! `postrider route`: a dry run of routing for given rows.
+//! `postrider route`: a dry run of routing for JSON lines on stdin, or the newest rows of the
+//! tables.
 //!
-//! Input: JSON lines on stdin, or the newest rows of the tables. Output: one JSON line each: a
-//! record, a drop, or a rejection. Invariant: rows pass through the pipeline of `run` as bytes from
-//! Postgres; nothing is sent or acknowledged; equal input gives equal output.
+//! Invariant: rows pass through the pipeline of `run` as bytes from Postgres; nothing is sent or
+//! acknowledged; equal input gives equal output.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufWriter};
@@ -34,10 +34,10 @@ use rehearsal::{Rehearsal, StreamRehearsal};
 
 const LIMIT: u32 = 10;
 
-/// Newest rows of each table to route for [`topics_of_rows`].
+/// Newest rows of each table for [`topics_of_rows`].
 const TOPICS_OF: u32 = 10_000;
 
-/// Newest rows of each table to route for [`rehearse_newest`].
+/// Newest rows of each table for [`rehearse_newest`].
 const TRIED: u32 = 1_000;
 
 /// `route [--debezium FILE] [--from-database [--limit N]]`
@@ -91,7 +91,6 @@ pub(crate) fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Comma
     answer_all(texts.map(|text| text.map(|text| line::parse(&text))), &mut rehearsal, out)
 }
 
-/// Topics of the newest rows, for `setup`.
 pub(super) async fn topics_of_rows(
     client: &Client,
     config: &Config,
@@ -108,7 +107,7 @@ pub(super) async fn topics_of_rows(
 pub(super) struct RehearsedRows {
     pub(super) rows: usize,
     pub(super) topics: BTreeSet<String>,
-    /// One reason per rejected row.
+    /// Reason per rejected row.
     pub(super) rejected: Vec<String>,
 }
 
@@ -128,7 +127,6 @@ pub(super) async fn rehearse_newest(
     Ok(rehearsed)
 }
 
-/// Results for messages of a stream, per row.
 pub(super) fn rehearse_stream(
     config: &Config,
     (inspection, wanted): (&Inspection, &Requirements),
@@ -143,7 +141,7 @@ pub(super) fn rehearse_stream(
     Ok(lines)
 }
 
-/// Topic of a row's record, or reason of its rejection; neither if a rule drops the row.
+/// Topic or rejection of a row; neither if a rule drops the row.
 pub(super) struct Destination {
     pub(super) topic: Option<String>,
     pub(super) rejection: Option<String>,
@@ -162,7 +160,7 @@ pub(super) fn destinations(
     answers.collect()
 }
 
-/// Loads the configuration. A dry run of lines needs no database.
+/// A dry run of lines needs no database.
 fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, CommandFailure> {
     let nowhere = FlagValue {
         key: "source.url",
@@ -176,8 +174,7 @@ fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, CommandFailure> {
     }
 }
 
-/// Writes one answer per line. A line that is not a row is answered as rejected, and reported at
-/// the end.
+/// A line that is not a row is answered as rejected, and reported at the end.
 fn answer_all(
     lines: impl Iterator<Item = io::Result<Result<InputLine, line::LineError>>>,
     rehearsal: &mut Rehearsal,

@@ -1,7 +1,6 @@
-//! `postrider setup`: creates missing outbox table, publication, slot and topics.
+//! `postrider setup`: creates missing outbox table, publication, slot and topics, or prints the
+//! commands.
 //!
-//! Input: the configured names, and topics to create. Output: the SQL and the topic commands on
-//! stdout (`--print`), or a ready database and topics, and a list of what was created or existed.
 //! Invariant: setup can be repeated; `--print` changes nothing; a slot that would leave out
 //! existing rows is created only with `--from-now`.
 
@@ -123,12 +122,11 @@ pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Comma
         Some(file) => EachStream::of(context, load_imported(file, context, flags)?),
         None => EachStream::load(context, flags)?,
     };
-    // The printed script is for `psql`, which connects to one database.
+    // psql, which gets the printed script, connects to one database.
     if args.print && streams.are_several() && !context.json() {
         let names = streams.all().iter().filter_map(|one| one.stream.clone()).collect();
         return Err(ConfigError::SeveralStreams { names }.into());
     }
-    // All names are checked before anything is created.
     for stream in streams.all() {
         check_names(args.topics.as_deref().unwrap_or(&[]), &stream.config)?;
     }
@@ -176,7 +174,7 @@ fn of_stream(
         let is_missing = existing_tables && failure.is(ErrorCode::TABLE_MISSING);
         if is_missing { failure.help(NO_SUCH_TABLE) } else { failure }
     });
-    // Topics are created even without a slot, because rows may be written before it exists.
+    // Rows may be written before the slot exists, so topics are created without it.
     let lacks_slot_alone = |failure: &CommandFailure| {
         [ErrorCode::NO_FREE_SLOT, ErrorCode::MAY_NOT_REPLICATE]
             .into_iter()
@@ -215,8 +213,8 @@ async fn make(
     if !now.server.may_replicate {
         return Err(another_role(now.server.role));
     }
-    // Kafka gets the progress first, so that a slot without progress is never one of Postrider's.
-    // At-least-once delivery does not require this: a database can be prepared without brokers.
+    // Kafka gets the progress first, so that every slot of Postrider's has one. At-least-once
+    // delivery does not require it, so a database can be prepared without brokers.
     let begins = relay.config.kafka.delivery == Delivery::ExactlyOnce || progress.is_some();
     let mut delivered = None;
     let mut begun = None;
@@ -243,7 +241,7 @@ async fn make(
     Ok(())
 }
 
-/// Failure that says that only the slot is missing, and which role can create it.
+/// Only the slot is missing, and another role can create it.
 fn another_role(role: String) -> CommandFailure {
     let error = ControlError::RoleMayNotReplicate { role };
     let grant = error.hint().unwrap_or_default();
@@ -262,7 +260,7 @@ const HAS_SLOT: &str = "the slot exists: rows of before it are not sent by `post
 const NO_SUCH_TABLE: &str = "--table must name an existing table: correct the name; to create the \
                              table, leave --table out and set source.tables to its name";
 
-/// Refuses topic names that no row can go to, such as the relay's or Kafka's own topics.
+/// Refuses names that no row can go to, such as the relay's or Kafka's own topics.
 fn check_names(names: &[String], config: &Config) -> Result<(), CommandFailure> {
     let spec = config.topics_spec();
     let names = names.iter().map(|name| name.trim()).filter(|name| !name.is_empty());
@@ -316,9 +314,8 @@ fn wanted_topics(
     Ok(wanted)
 }
 
-/// Topics of rows. If topics are named, no others are needed: the relay's role may not be able to
-/// read the table. If none are named, the error states the missing right, and the other topics are
-/// created.
+/// Topics of rows. A failure to read the table only counts if no topics are named, because the
+/// relay's role may lack the right.
 fn own_topics(
     found: Result<BTreeSet<String>, CommandFailure>,
     named: &BTreeSet<String>,
@@ -339,7 +336,6 @@ fn own_topics(
     }
 }
 
-/// The progress topic, if topics were asked for and progress is kept.
 fn progress_topic(args: &SetupArgs, config: &Config) -> Option<WantedTopic> {
     let is_kept = config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once;
     if args.topics.is_none() || !is_kept {
@@ -349,7 +345,6 @@ fn progress_topic(args: &SetupArgs, config: &Config) -> Option<WantedTopic> {
     Some(WantedTopic { replication: args.replication.unwrap_or(topic.replication), ..topic })
 }
 
-/// Results of all steps.
 #[derive(Debug, Default)]
 struct Done {
     made: Vec<Made>,
@@ -357,7 +352,7 @@ struct Done {
     topics: MadeTopics,
     unguarded: Vec<UnboundedTable>,
     remarks: Vec<String>,
-    /// State of the source before the slot was created, if a stream was begun.
+    /// State before the slot was created, if a stream was begun.
     begun: Option<Inspection>,
 }
 
@@ -377,7 +372,6 @@ impl Done {
         Ok(())
     }
 
-    /// Creates the topics that were asked for and do not exist yet.
     fn remaining_topics(&mut self, args: &SetupArgs, relay: &Plan) -> Result<(), CommandFailure> {
         let mut wanted = wanted_topics(args, &relay.config, false)?;
         wanted.retain(|topic| !self.topics.has(&topic.name));

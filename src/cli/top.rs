@@ -1,8 +1,7 @@
 //! `postrider top`: a running relay on the whole terminal, refreshed each second.
 //!
-//! Input: the relay's `/api/v1/streams`, `/api/v1/state` and `/api/v1/history`, keys. Output: a
-//! screen that [`screen::render`] draws. Invariant: the terminal is restored however the command
-//! ends (key, SIGTERM, SIGHUP, panic); only the asking thread waits for the relay.
+//! Invariant: the terminal is restored however the command ends (key, SIGTERM, SIGHUP, panic); only
+//! the asking thread waits for the relay.
 
 mod ends;
 mod model;
@@ -30,7 +29,6 @@ use model::{Columns, Model, State};
 use screen::View;
 
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Interval of checks for signals, answers, and the end of the terminal.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `top [--url URL]`
@@ -55,15 +53,14 @@ struct Target {
     stream: Option<String>,
 }
 
-/// Entry of `/api/v1/streams`, which is empty for a relay with a single stream.
+/// `/api/v1/streams` is empty for a relay with a single stream.
 #[derive(serde::Deserialize)]
 struct StreamEntry {
     name: String,
 }
 
 impl Target {
-    /// Part of a query that names the stream, with the `&` after it; empty for a relay with a
-    /// single stream.
+    /// Names the stream, with a `&` at the end; empty for a single stream.
     fn query(&self, streams: &[StreamEntry]) -> Result<String, String> {
         let names = || streams.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
         match &self.stream {
@@ -107,8 +104,7 @@ pub(crate) fn run(args: &TopArgs, context: &Context) -> Result<ExitCode, Command
     let mut terminal = ratatui::try_init().map_err(|error| failed(&error))?;
     let shown = show(&mut terminal, model, view, (&replies, &ended));
     let shown = shown.and(terminal.show_cursor());
-    // Dropped with a hidden cursor, the terminal prints to stderr, and panics if stderr was the
-    // terminal.
+    // Its drop with a hidden cursor prints to stderr, and panics if stderr was the terminal.
     std::mem::forget(terminal);
     let restored = ratatui::try_restore();
     if is_terminal_gone() {
@@ -139,14 +135,14 @@ fn address_of(url: &str) -> Result<SocketAddr, CommandFailure> {
     };
     let rest = url.strip_prefix("http://").unwrap_or(url);
     let authority = rest.split('/').next().unwrap_or_default();
-    // Text before an `@` may be a password, and is not repeated.
+    // Text before an `@` may be a password.
     if rest.contains("://") || authority.contains('@') {
         return Err(wrong("--url is no http://HOST:PORT".to_owned()));
     }
     let found = authority.to_socket_addrs();
     let found = found.map_err(|error| wrong(format!("--url names no address: {error}")))?;
     let mut found: Vec<_> = found.collect();
-    // By default a relay listens at 127.0.0.1, but `localhost` may resolve to ::1 first.
+    // A relay listens at 127.0.0.1 by default, but `localhost` may be ::1 first.
     found.sort_by_key(SocketAddr::is_ipv6);
     found.first().copied().ok_or_else(|| wrong("--url names no address".to_owned()))
 }
@@ -180,7 +176,6 @@ fn show(
             }
             Ok(Event::Resize(..)) => drawn = None,
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-            // The asking thread has ended.
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }

@@ -17,7 +17,7 @@ use postrider_postgres::control::prune::{
 /// A day without a partition; `None` without `--execute`.
 type Outcome = (Day, Option<Added>);
 
-/// Creates missing partitions, and prints a line per day. Returns the first failure.
+/// Creates missing partitions. Returns the first failure.
 pub(super) async fn add(
     args: &PruneArgs,
     client: &Client,
@@ -44,7 +44,6 @@ pub(super) async fn add(
     Ok(failure)
 }
 
-/// Retries if a lock was not available in time.
 async fn patiently(
     args: &PruneArgs,
     client: &Client,

@@ -14,7 +14,6 @@ use postrider_postgres::control::Client;
 use postrider_postgres::control::prune::SlotPosition;
 use postrider_relay::{Plan, RelayError};
 
-/// Reason if the relay keeps no progress.
 pub(crate) const UNKEPT: &str = "no progress is kept in Kafka";
 const NONE: &str = "Kafka has no progress of it";
 const BROKEN: &str = "its progress names no beginning, or tables or publication were changed since";
@@ -38,7 +37,6 @@ pub(super) fn known(
     Ok(named_by(&stream).map_err(RelayError::from)?)
 }
 
-/// Beginning in the progress, or why there is none.
 pub(crate) fn named_by(stream: &StreamPosition) -> Result<Result<Since, &'static str>, GateError> {
     if stream.progress.is_none() {
         return Ok(Err(NONE));

@@ -1,5 +1,4 @@
-//! Output of `postrider prune` for a table, as text or as one JSON object per line. A plan and a
-//! result have equal shape.
+//! Output of `postrider prune` for a table; a plan and a result have equal shape.
 
 use std::fmt::Write as _;
 
@@ -19,7 +18,6 @@ pub(super) struct PrunedTable {
     /// Old rows that every slot has passed.
     pub(super) passed: u64,
     pub(super) deleted: u64,
-    /// Rows that each slot holds back.
     pub(super) held: Vec<Held>,
     pub(super) partitions: Vec<PrunedPartition>,
 }
@@ -36,7 +34,6 @@ pub(super) struct PrunedPartition {
 pub(super) enum Fate {
     Droppable,
     Dropped,
-    /// Rows in it must not be deleted.
     Kept,
     /// Other sessions use it.
     Locked,

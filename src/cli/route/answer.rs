@@ -16,8 +16,8 @@ use postrider_core::route::{Record, Rejection};
 pub(crate) struct RouteOutput(Value);
 
 impl RouteOutput {
-    /// Output for a record. `timestamp_ms` is `None` if the commit time would be used. A null value
-    /// is called a tombstone only if `null_is_tombstone`, as Debezium's option does.
+    /// `timestamp_ms` is `None` if the commit time would be used. A null value is called a
+    /// tombstone only if `null_is_tombstone`, as Debezium's option does.
     pub(super) fn record(
         record: &Record<'_>,
         timestamp_ms: Option<i64>,
@@ -37,7 +37,6 @@ impl RouteOutput {
         self.0.get("topic")?.as_str().map(str::to_owned)
     }
 
-    /// Reason and code of a rejection.
     pub(super) fn rejection(&self) -> Option<String> {
         let text = |name: &str| self.0.get(name).and_then(Value::as_str);
         let is_rejected = self.0.get("rejected").is_some();
@@ -46,7 +45,6 @@ impl RouteOutput {
         })
     }
 
-    /// Writes it for a terminal, as `tail` does.
     pub(crate) fn write_pretty(&self, out: &mut impl Write, color: bool) -> io::Result<()> {
         let text = |name: &str| self.0.get(name).and_then(Value::as_str).unwrap_or_default();
         let topic = text("topic");
@@ -76,18 +74,17 @@ impl RouteOutput {
         lines.write(out, color)
     }
 
-    /// A row that is correctly not sent.
+    /// Answer for a row that is correctly not sent.
     pub(super) fn dropped(reason: &str) -> Self {
         Self(json!({ "dropped": true, "reason": reason }))
     }
 
-    /// A row that would be dead-lettered, or stop the relay, depending on the policy.
+    /// Answer for a row that would be dead-lettered, or stop the relay.
     pub(super) fn rejected(code: &str, reason: &str) -> Self {
         Self(json!({ "rejected": true, "code": code, "reason": reason }))
     }
 }
 
-/// Bytes of a line without control characters.
 fn text_of(bytes: Option<&Value>, null: &str) -> String {
     match bytes {
         Some(Value::String(text)) => shown(Some(text.as_bytes()), null),

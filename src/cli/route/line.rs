@@ -1,8 +1,5 @@
 //! Parses a line of input of `postrider route`: an insert, update, delete, logical message or
-//! tombstone.
-//!
-//! Output: an [`InputLine`] with values as Postgres would print them, or a [`LineError`] that names
-//! the wrong member.
+//! tombstone. Errors name the wrong member.
 
 use serde_json::{Map, Value};
 
@@ -31,13 +28,13 @@ pub(super) enum InputChange {
     Insert,
     Update,
     Delete,
-    /// A message of `pg_logical_emit_message`.
+    /// Message of `pg_logical_emit_message`.
     Message {
         transactional: bool,
         prefix: String,
         content: Vec<u8>,
     },
-    /// The tombstone that Kafka Connect adds after a delete. Postgres does not send it.
+    /// Added after a delete by Kafka Connect, not by Postgres.
     Tombstone,
 }
 
@@ -88,7 +85,7 @@ fn object<'a>(
     value.as_object().ok_or(LineError::NoObject(name))
 }
 
-/// Columns in the order of `types`, then others of the row as text.
+/// In the order of `types`, then others of the row as text.
 fn columns(
     types: &Map<String, Value>,
     row: Option<&Map<String, Value>>,
@@ -129,7 +126,6 @@ fn message(line: &Map<String, Value>) -> Result<InputChange, LineError> {
     })
 }
 
-/// Value as Postgres prints it in text format.
 fn printed(name: &str, value: &Value, type_oid: u32) -> Result<Option<Vec<u8>>, LineError> {
     let bytes = match value {
         Value::Null => return Ok(None),

@@ -1,7 +1,6 @@
-//! Runs rows through the relay's own pipeline, so that a dry run answers as `run` would.
-//!
-//! Each row is encoded as a pgoutput transaction of one change, with the description of its table.
-//! Records count as stored at once. An error that would stop `run` is a rejection here.
+//! Runs rows through the relay's own pipeline, so that a dry run answers as `run` would. Each row
+//! is a pgoutput transaction with the description of its table; its record counts as stored at
+//! once.
 
 use super::answer::RouteOutput;
 use super::line::{InputChange, InputLine};
@@ -16,11 +15,10 @@ use postrider_postgres::wal::Frame;
 use postrider_relay::Plan;
 use postrider_relay::kafka_spec;
 
-/// Arbitrary key of the relation cache.
+/// Arbitrary OID, the key of the relation cache.
 const TABLE_OID: u32 = 1;
 
-/// Commit time of every transaction here. No column can produce this time, so it marks records that
-/// would get the commit time.
+/// No column can produce this time, so it marks records that would get the commit time.
 const COMMIT_MS: i64 = -1;
 
 pub(super) struct Rehearsal {
@@ -39,12 +37,11 @@ struct RehearsalPipeline {
     next: u64,
 }
 
-/// Columns that are declared NOT NULL.
 type Shape = Vec<(TableName, String)>;
 
 impl Rehearsal {
-    /// Overrides the policy, so that undeliverable rows are returned. `null_is_tombstone`: whether
-    /// every null value is called a tombstone.
+    /// Returns undeliverable rows despite the policy. `null_is_tombstone`: every null value is
+    /// called a tombstone.
     pub(super) fn new(mut config: Config, null_is_tombstone: bool) -> Self {
         config.route.rejected = Rejected::Skip;
         let first = config.source.tables.first().cloned();
@@ -69,7 +66,6 @@ impl Rehearsal {
         let Some(stage) = &mut self.stage else { return Ok(RouteOutput::dropped("unknown")) };
         let answer = stage.transaction(line, &table);
         if answer.is_err() {
-            // A failed pipeline is not reused.
             self.stage = None;
         }
         Ok(answer.unwrap_or_else(|error| given_up(&error)))
@@ -167,7 +163,7 @@ impl RehearsalPipeline {
         self.frame(&data).map(|_| ())
     }
 
-    /// Answer for a message; `None` if it is not a row or is left out.
+    /// `None` if the message is not a row or is left out.
     fn message(&mut self, start: Lsn, data: &[u8]) -> Result<Option<RouteOutput>, PipelineError> {
         let sent_us = PgTime::from_unix_us(COMMIT_MS * 1000).0;
         self.take(Frame::Wal { start, sent_us, data })
@@ -217,7 +213,6 @@ fn write_change(line: &InputLine, end: Lsn, data: &mut Vec<u8>) {
     }
 }
 
-/// Reason for sending nothing, from the changed counter.
 fn reason(before: &Counters, after: &Counters) -> &'static str {
     if after.updates > before.updates {
         "update"

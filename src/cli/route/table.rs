@@ -6,7 +6,6 @@ use super::types::ColumnType;
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::{Client, ControlError, RowColumn, newest_rows};
 
-/// Up to `limit` rows of each table, oldest first.
 pub(super) async fn newest(
     client: &Client,
     tables: &[TableName],
@@ -24,7 +23,7 @@ pub(super) async fn newest(
     Ok(lines)
 }
 
-/// A row of the table, as if it had just been inserted.
+/// Line for a row, as if it had just been inserted.
 pub(super) fn line_of(
     table: &TableName,
     columns: &[RowColumn],

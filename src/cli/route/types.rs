@@ -1,7 +1,5 @@
-//! Parses the column types of `postrider route`, written as in SQL, such as `varchar(255) null`.
-//!
-//! Output: OID, type modifier and nullability as in the catalog, for pgoutput. An unknown name is a
-//! type whose values are text.
+//! Parses the column types of `postrider route`, written as in SQL, such as `varchar(255) null`. An
+//! unknown name is a type whose values are text.
 
 use postrider_core::outbox::type_oid as oid;
 
@@ -12,7 +10,7 @@ pub(super) struct ColumnType {
     pub(super) is_nullable: bool,
 }
 
-/// Offset of a length, or of precision and scale, in `pg_attribute.atttypmod`.
+/// Offset of a length or precision in `pg_attribute.atttypmod`.
 const HEADER_BYTES: i32 = 4;
 
 /// Parses `numeric(10,2) default 0 null`. Only the words ` null` make a column nullable.

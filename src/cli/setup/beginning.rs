@@ -20,7 +20,6 @@ use postrider_relay::Plan;
 
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Records the beginning, unless a relay already has the slot.
 pub(super) fn mark(
     relay: &Plan,
     runtime: &Runtime,

@@ -21,7 +21,7 @@ pub(crate) fn missing(relay: &Plan, runtime: &Runtime) -> Result<Vec<String>, Co
     Ok(objects(relay, &now))
 }
 
-/// Creates these objects and topics. Returns what was created even after a failure.
+/// Creates these objects and topics. Returns created objects even after a failure.
 pub(crate) fn complete(
     relay: &Plan,
     runtime: &Runtime,

@@ -1,4 +1,4 @@
-//! `postrider setup` if rows are polled: creates the outbox table with columns for marks, an index
+//! `postrider setup` if rows are polled. Creates the outbox table with columns for marks, an index
 //! of waiting rows, a trigger that notifies of new ones, and topics. Options of a slot are refused.
 
 use super::{Done, SetupArgs, print, wanted_topics};

@@ -23,7 +23,7 @@ use postrider_relay::Plan;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// State of all sides. A side that does not answer has the text of its error.
+/// A side that does not answer has the text of its error.
 pub(super) struct Status {
     pub(super) server: String,
     /// Name of the slot; `None` if rows are polled.
@@ -32,7 +32,7 @@ pub(super) struct Status {
     pub(super) relay: Result<RelayFacts, Silence>,
     pub(super) brokers: Result<usize, String>,
     pub(super) kafka_brokers: Vec<String>,
-    /// Position of the progress in Kafka; `None` if none is kept.
+    /// Place of the progress; `None` if none is kept.
     pub(super) progress: Option<Result<Option<Place>, String>>,
     /// Offsets in the dead-letter topic; `None` if there is no such topic.
     pub(super) dead_letters: Result<Option<u64>, String>,
@@ -41,7 +41,7 @@ pub(super) struct Status {
 
 pub(super) struct Place {
     pub(super) end: Lsn,
-    /// `backfill` or `repair`, if one has not ended: `end` then counts what it has delivered.
+    /// `backfill` or `repair`; `end` then counts what it has delivered.
     pub(super) unfinished: Option<&'static str>,
 }
 
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-/// Facts of the server. No table is read, because a locked or large table would block.
+/// No table is read, because a locked or large table would block.
 pub(super) struct Source {
     pub(super) server: ServerFacts,
     /// `None` if there is no such slot. Without a sample, it is being created.
@@ -121,7 +121,6 @@ impl Status {
         })
     }
 
-    /// Whether rows are delivered, as far as this is visible.
     pub(super) fn is_sound(&self) -> bool {
         let is_read = |source: &Source| self.slot_mark(source) != Mark::Bad;
         let has_source = self.postgres.as_ref().is_ok_and(is_read);
@@ -156,7 +155,6 @@ impl Status {
         match &self.relay {
             Ok(relay) => line(relay_mark(relay), "relay", &self.relay_text(relay)),
             Err(why @ Silence::Hangs(_)) => line(Mark::Bad, "relay", &why.to_string()),
-            // The relay may run elsewhere.
             Err(why) => line(Mark::Unknown, "relay", &why.to_string()),
         }
         match &self.brokers {
@@ -223,7 +221,7 @@ impl Status {
         let topic = &self.dead_letter_topic;
         match &self.dead_letters {
             Ok(Some(0)) => (Mark::Good, format!("none in topic `{topic}`")),
-            // The count of offsets includes receipts and markers of transactions.
+            // Offsets include receipts and markers of transactions.
             Ok(Some(records)) => (
                 Mark::Attention,
                 format!("at most {records} in topic `{topic}`: postrider dead-letters list"),

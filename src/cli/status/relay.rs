@@ -1,7 +1,5 @@
-//! Asks a running relay for its metrics and its readiness over HTTP.
-//!
-//! Input: `http.bind`, and the expected slot. Output: [`RelayFacts`], or a [`Silence`]. Invariant:
-//! time and size of an answer are bounded; the relay of another slot is ignored.
+//! Asks a running relay for its metrics and its readiness over HTTP. Time and size of an answer are
+//! bounded; the relay of another slot is ignored.
 
 use std::fmt;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -17,26 +15,22 @@ const BYTES_MAX: u64 = 4 << 20;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RelayFacts {
-    /// Whether all readiness checks pass.
     pub(crate) is_ready: bool,
     /// For example `streaming`.
     pub(crate) state: String,
-    /// Failing readiness checks, with their text.
     pub(crate) failing: Vec<String>,
     pub(crate) paused: Option<String>,
-    /// Records confirmed since the relay started.
     pub(crate) confirmed: u64,
-    /// Age of the oldest unacknowledged transaction, in seconds; `None` if the relay is paused or
-    /// does not read the slot.
+    /// In seconds; `None` if the relay is paused or does not read the slot.
     pub(crate) oldest_seconds: Option<f64>,
     pub(crate) uptime_seconds: f64,
     /// Whether the relay reads the slot or polls, and is not a standby.
     pub(crate) reads_slot: bool,
-    /// Only for a relay that is not ready and serves its dashboard.
+    /// If the relay is not ready and serves its dashboard.
     pub(crate) status: Option<RelayStatus>,
 }
 
-/// State of a relay in its own sentences: `status` of `/api/v1/state`.
+/// State in the relay's own sentences: `status` of `/api/v1/state`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct RelayStatus {
     /// `ok`, `waiting`, `failed` or `unknown`.
@@ -57,7 +51,6 @@ impl RelayStatus {
         self.help.as_deref()
     }
 
-    /// Command to run next, unless the help contains it.
     pub(crate) fn command(&self) -> Option<&str> {
         let help = self.help().unwrap_or_default();
         self.command.as_deref().filter(|command| !help.contains(command))
@@ -86,7 +79,7 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Asks the relay. `slot` is `None` if rows are polled; `stream` is its name, if it has one.
+/// `slot` is `None` if rows are polled.
 pub(crate) fn relay_facts(
     bind: Option<SocketAddr>,
     slot: Option<&str>,
@@ -159,7 +152,7 @@ fn status(address: SocketAddr, stream: Option<&str>) -> Option<RelayStatus> {
     serde_json::from_value(state.get_mut("status")?.take()).ok()
 }
 
-/// Address to connect to for a listener at `bind`.
+/// Address to connect to: `bind`, with loopback instead of an unspecified address.
 pub(crate) const fn reachable(bind: SocketAddr) -> SocketAddr {
     let host = match bind.ip() {
         IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -173,7 +166,7 @@ fn get(address: SocketAddr, path: &str) -> Result<String, Silence> {
     answer(address, path).map(|(_, body)| body)
 }
 
-/// Status and body of an answer. HTTP/1.0: the body ends with the connection.
+/// HTTP/1.0: the body ends with the connection.
 pub(crate) fn answer(address: SocketAddr, path: &str) -> Result<(u16, String), Silence> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)
         .map_err(|error| Silence::None(format!("no relay answers at {address}: {error}")))?;
@@ -201,7 +194,7 @@ fn ask(stream: &mut TcpStream, address: SocketAddr, path: &str) -> std::io::Resu
     Ok(answer)
 }
 
-/// Metrics of one of several streams, without the label of the stream.
+/// Metrics of one of several streams, without its label.
 fn of_stream(page: &str, name: &str) -> String {
     let label = format!("stream=\"{name}\"");
     let lines = page.lines().filter_map(|line| {
@@ -216,7 +209,6 @@ fn of_stream(page: &str, name: &str) -> String {
     lines.collect()
 }
 
-/// Value of a metric, by its name and labels as printed.
 fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }

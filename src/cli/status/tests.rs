@@ -1,4 +1,4 @@
-//! What `postrider status` prints, in terminals of several widths.
+//! Output of `postrider status` in terminals of several widths.
 
 use super::gather::{Place, Source, Status};
 use super::relay::{RelayFacts, RelayStatus, Silence};

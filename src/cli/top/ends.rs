@@ -1,7 +1,5 @@
-//! Ends `postrider top`: signals, and a terminal that vanishes.
-//!
-//! Invariant: only the thread that reads events waits on the terminal, so that a signal always ends
-//! the program.
+//! Ends `postrider top`: signals, and a terminal that vanishes. Only the thread that reads events
+//! waits on the terminal.
 
 use std::io::stdin;
 use std::sync::Arc;
@@ -17,12 +15,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
 
-/// Time that a drawing may take after a signal. A write to a terminal that nobody reads from never
-/// ends.
+/// A write to a terminal that nobody reads from never ends.
 const DRAWING_MAX: Duration = Duration::from_millis(500);
 
-/// Events of the terminal, read by a separate thread. crossterm's loop does not end at the end of
-/// input, and blocks within an incomplete escape sequence.
+/// A separate thread reads, because crossterm's loop does not end at the end of input, and blocks
+/// within an incomplete escape sequence.
 pub(super) fn events() -> Receiver<Event> {
     let (sender, events) = channel();
     std::thread::spawn(move || {
@@ -43,12 +40,11 @@ pub(super) fn is_terminal_gone() -> bool {
         && fds.iter().any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
-/// Ends the program on SIGTERM, SIGINT and SIGHUP.
 pub(super) fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFailure> {
     let runtime = crate::runtime()?;
     let signals = {
         let _runtime = runtime.enter();
-        // Must precede drawing: the default action would leave the terminal in raw mode.
+        // Before drawing: the default action would leave the terminal in raw mode.
         [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal)
     };
     let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = signals else { return Ok(()) };
@@ -60,8 +56,7 @@ pub(super) fn listen_for_signals(ended: Arc<AtomicBool>) -> Result<(), CommandFa
                 _ = hangup.recv() => {}
             }
             ended.store(true, Ordering::Relaxed);
-            // The program has usually ended by now, unless it draws on a terminal that nobody
-            // reads.
+            // Reached only while a drawing blocks.
             tokio::time::sleep(DRAWING_MAX).await;
             let _ = disable_raw_mode();
             std::process::exit(ExitCode::Ok.number().into());

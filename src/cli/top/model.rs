@@ -14,7 +14,7 @@ const SAMPLES_MAX: usize = 300;
 /// Samples further apart than this, in milliseconds, enclose a pause.
 const APART_MS: i64 = 5_000;
 
-/// Current state; see `/api/v1/state`.
+/// Current state, from `/api/v1/state`.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct State {
     pub(super) condition: String,
@@ -103,13 +103,11 @@ impl Columns {
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) address: String,
-    /// Name of the stream, if the configuration or the command names one.
     pub(super) stream: Option<String>,
     pub(super) state: Option<State>,
     past: Columns,
     /// Why the last question had no answer.
     pub(super) silence: Option<String>,
-    /// Age of `state`.
     pub(super) age: Duration,
 }
 
@@ -119,7 +117,6 @@ impl Model {
         Self { address, stream, state: None, past, silence: None, age }
     }
 
-    /// Takes an answer. After a failure the last answer stays.
     pub(super) fn take(&mut self, reply: Reply) {
         match reply {
             Ok((state, columns)) => {
@@ -139,7 +136,7 @@ impl Model {
         self.state.as_ref().map_or(0, |state| state.topics.len())
     }
 
-    /// Status of the relay, if it needs attention. Catching up is already stated by the condition.
+    /// A problem, if any. Catching up is stated by the condition.
     pub(super) fn trouble(&self) -> Option<&RelayStatus> {
         let state = self.state.as_ref()?;
         let is_calm = state.status.level == "ok" || state.condition == "catching up";

@@ -1,8 +1,7 @@
-//! Draws `postrider top`.
+//! Draws `postrider top`. A pure function of [`Model`] and [`View`].
 //!
-//! Input: a [`Model`], and the user's choices ([`View`]). Output: a frame. Invariant: a pure
-//! function. Everything fits in 80 columns and 24 lines; a smaller terminal loses the lower parts.
-//! A number is whole or absent. Words state what colours state.
+//! Everything fits in 80 columns and 24 lines; a smaller terminal loses the lower parts. A number
+//! is whole or absent. Colours add nothing to the words.
 
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
@@ -18,9 +17,7 @@ use crate::marks::{Mark, shortened, wrapped};
 
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// First topic to show.
     pub(super) first: usize,
-    /// Whether the keys are explained.
     pub(super) explains: bool,
     pub(super) has_colors: bool,
 }
@@ -28,7 +25,6 @@ pub(super) struct View {
 const PAGE: usize = 5;
 
 impl View {
-    /// Handles a key that does not end the program.
     pub(super) fn press(&mut self, key: KeyCode, topics: usize) {
         let last = topics.saturating_sub(1);
         self.first = match key {
@@ -138,7 +134,7 @@ fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
     line
 }
 
-/// Reason of a problem and what to do, if there is one.
+/// Text about a problem, with advice, if there is one.
 fn says_text(model: &Model) -> (Mark, String) {
     match (&model.silence, model.trouble()) {
         (None, None) => (Mark::Good, String::new()),
@@ -157,7 +153,7 @@ fn says_text(model: &Model) -> (Mark, String) {
     }
 }
 
-/// Maximum of lines above the chain: the parts below need the rest of 24.
+/// Maximum lines of that text: the parts below need the rest of 24.
 const SAYS_MAX: usize = 5;
 
 fn says_height(model: &Model, width: u16) -> u16 {
@@ -193,10 +189,9 @@ fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model),
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), counts);
 }
 
-/// Minimum width at which the parts of the chain are side by side.
 const CHAIN_WIDTH: u16 = 72;
 
-/// Text for a part of the chain. A failure is already shown above.
+/// Detail of a part, unless it has failed, which is shown above.
 fn detail(link: &Link) -> &str {
     if link.is == "failed" { "" } else { &link.detail }
 }
@@ -258,11 +253,9 @@ const LATE_SECONDS: f64 = 10.0;
 /// Age at which rows are stuck: a relay without progress for this long is not ready.
 const STUCK_SECONDS: f64 = 30.0;
 
-/// Shares of the width.
 const GRID: [u16; 3] = [3, 5, 3];
 
-/// Packs cells into lines of this width if a grid would cut some. A cell wider than a line is left
-/// out.
+/// Cells in lines of this width, if a grid would cut some. Too wide cells are left out.
 fn packed(cells: &[[Cell; 3]; 3], width: u16, view: &View) -> Option<Vec<Line<'static>>> {
     const GAP: usize = 3;
     let room = usize::from(width.saturating_sub(2));
@@ -363,13 +356,11 @@ fn render_charts(frame: &mut Frame, area: Rect, model: &Model, view: &View) {
     chart(frame, latencies, (title, &latency), view);
 }
 
-/// Newest values that fit a chart of this width.
 fn shown<T>(values: &[T], width: u16) -> &[T] {
     let first = values.len().saturating_sub(usize::from(width));
     values.get(first..).unwrap_or_default()
 }
 
-/// Longest title that fits.
 fn title_of(long: &str, short: &str, most: &str, area: Rect) -> String {
     let titles = [format!("{long}, peak {most}"), format!("{short} peak {most}"), short.to_owned()];
     let fits = |title: &String| title.chars().count() <= usize::from(area.width);
@@ -433,10 +424,8 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
 const PLACES: usize = 6;
 const HEAD: [&str; PLACES] =
     ["topic", "records", "records/s", "dead letters", "bytes", "unavailable"];
-/// Minimum widths of the columns behind the topic. At 80 columns all fit, and a topic that rows
-/// wait for.
+/// At 80 columns all fit, and a topic that rows wait for.
 const WIDTHS: [(usize, u16); PLACES - 1] = [(1, 10), (2, 9), (3, 12), (4, 8), (5, 11)];
-/// Columns in the order in which they are left out.
 const SPARED: [usize; PLACES - 1] = [4, 3, 2, 5, 1];
 const NAME_MIN: u16 = 12;
 
@@ -444,7 +433,6 @@ fn unavailable(topic: &super::model::Unavailable) -> String {
     format!("{} {}", Mark::Bad.sign(), topic.to_text())
 }
 
-/// Columns that fit beside a name, with their widths.
 fn columns(rows: &[[String; PLACES]], width: u16) -> Vec<(usize, u16)> {
     let widest = |place: usize| {
         let cells = rows.iter().filter_map(|row| row.get(place));
