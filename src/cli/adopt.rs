@@ -1,10 +1,9 @@
 //! `postrider adopt`: writes the slot's position to Kafka as the relay's new progress, after a
 //! relay refused the slot with exit code 70.
 //!
-//! Output: a plan that states which rows would be repeated or left out; with `--execute` also a
-//! progress record. Invariant: without `--execute` nothing is written. With it, the command holds
-//! the slot and, for exactly-once delivery, fences off older producers, so that no relay delivers
-//! concurrently. Nothing is acknowledged to Postgres.
+//! Invariant: without `--execute` only a plan is printed. With it, the command holds the slot and,
+//! for exactly-once delivery, fences off older producers, so that no relay delivers concurrently.
+//! Nothing is acknowledged to Postgres.
 
 use std::time::Duration;
 
@@ -66,19 +65,19 @@ pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Comma
         print(&base, false, context)?;
         return Ok(ExitCode::Ok);
     }
-    // Remarks about a cluster with one broker are left to the relay.
+    // The relay reports remarks about a cluster with one broker.
     for finding in ensure_progress_topic(kafka)?.iter().filter(|one| one.grade < Grade::Remark) {
         tracing::warn!(help = finding.help, "{finding}");
     }
-    // From here on no relay has the slot; after the fencing none can write records that it still
-    // holds.
+    // From here on no relay has the slot. After the fencing no relay can write records that it
+    // still holds.
     let process = connection.server_process()?;
     let held = source.hold(connection)?;
     if source.fences() {
         fence_off(kafka, &base.lineage)?;
     }
     base.before = read(kafka, &base.lineage)?;
-    // The sample is taken last, while this command holds the slot.
+    // The sample is taken while this command holds the slot.
     let slot = &source.plan.config.source.slot;
     let sample = runtime.block_on(control::held_sample(&client, slot, process))?;
     base.slot = sample.confirmed_flush;
@@ -97,7 +96,7 @@ struct Source {
 }
 
 impl Source {
-    /// Inspects both sides, and refuses a database that a relay would refuse.
+    /// Refuses a database that a relay would refuse.
     fn look(
         &self,
         runtime: &Runtime,
@@ -126,15 +125,15 @@ impl Source {
         started.map_err(|refused| refused.error)
     }
 
-    /// Whether a relay may be left that still commits although it lost the slot. Progress without
-    /// transactions requires no rights for them.
+    /// Whether a relay that lost the slot may still commit. Progress without transactions requires
+    /// no rights for them.
     fn fences(&self) -> bool {
         let config = &self.plan.config;
         config.kafka.delivery == Delivery::ExactlyOnce || !config.progress.at_least_once
     }
 }
 
-/// Reads the progress. In contrast to a relay, this ends if brokers are away.
+/// Reads the progress. Unlike a relay, this fails if brokers are away.
 fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, CommandFailure> {
     newest_progress(kafka, &lineage.key()).map_err(|error| match error {
         SinkError::ProgressUnread { .. } => CommandFailure::from(error).help(UNREAD),
@@ -142,7 +141,6 @@ fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, Comman
     })
 }
 
-/// Inspection of a database that a relay would start with.
 async fn fit(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
     let inspection = control::inspect(client, wanted).await?;
     let refusal = inspection.refusals(wanted).into_iter().next();
@@ -158,15 +156,14 @@ struct Base {
     before: Option<Progress>,
 }
 
-/// Effect of the adoption on rows.
 #[derive(Debug, PartialEq, Eq)]
 enum Effect {
     None,
-    /// Rows in this range may be repeated.
+    /// Rows between these positions may be delivered again.
     Repeated(Lsn, Lsn),
-    /// Rows in this range were never sent, and will not be.
+    /// Rows between these positions were never sent, and will not be.
     LeftOut(Lsn, Lsn),
-    /// A backfill or a repair has not ended: rows before this position will not be sent.
+    /// Rows before this position will not be sent, because a backfill or repair has not ended.
     Unfinished(Lsn),
     Unknown,
 }

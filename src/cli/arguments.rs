@@ -1,8 +1,5 @@
 //! Defines the command line with clap: global options and one variant of `Command` per command.
-//!
-//! Input: the arguments of the process. Output: `parse` returns a `Cli`. On a mistake or `--help`
-//! it prints the text, as a JSON log line if the log is in JSON, and returns the exit code. Secrets
-//! in arguments are masked in what it prints.
+//! Secrets in arguments are masked in printed mistakes.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -180,7 +177,6 @@ pub enum Command {
     Broker(BrokerArgs),
 }
 
-/// The command tree, with additions that derive cannot express.
 pub(crate) fn command() -> clap::Command {
     let mut codes = String::from("Exit codes:\n");
     for (code, meaning) in ExitCode::ALL {
@@ -190,8 +186,7 @@ pub(crate) fn command() -> clap::Command {
         "\nExamples:\n  postrider demo\n  postrider config example > postrider.toml\n  \
          postrider setup --print\n  postrider run\n",
     );
-    // `tail -c N` is an alias of `-n N` from kcat, so the global option has only its long form
-    // there.
+    // kcat's `tail -c N` is an alias of `-n N`, so the global option has only its long form there.
     let config = Arg::new("config")
         .long("config")
         .value_name("FILE")
@@ -203,7 +198,8 @@ pub(crate) fn command() -> clap::Command {
     Cli::command().after_long_help(codes).mut_subcommand("tail", |tail| tail.arg(config))
 }
 
-/// Parses the command line. On a mistake or `--help`, prints clap's text and returns the exit code.
+/// On a mistake or `--help`, prints clap's text, as JSON if the log is JSON, and returns the exit
+/// code.
 pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, ExitCode> {
     let arguments: Vec<_> = arguments.into_iter().collect();
     let form = json_form(&arguments);
@@ -233,7 +229,7 @@ pub(super) fn log_variable() -> Option<String> {
     std::env::var("POSTRIDER_LOG__FORMAT").ok()
 }
 
-/// JSON form of a failure, if a command line that cannot be parsed asks for one.
+/// JSON form of a failure, if an unparsable command line asks for one.
 fn json_form(arguments: &[std::ffi::OsString]) -> Option<Form> {
     let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let asks = |option: &str| {

@@ -1,9 +1,8 @@
 //! `postrider backfill`: delivers the rows that were in the outbox before its slot, and creates the
 //! slot just behind them.
 //!
-//! Output: a plan; with `--execute` records, a slot, and a summary. Invariant: without `--execute`
-//! nothing is written. If progress is kept, an interrupted backfill resumes where it stopped. A
-//! relay does not start before the backfill has ended.
+//! Invariant: without `--execute` nothing is written. If progress is kept, an interrupted backfill
+//! resumes where it stopped. A relay does not start before the backfill has ended.
 
 use clap::Args;
 use serde_json::json;
@@ -86,7 +85,7 @@ pub(crate) fn run(args: &BackfillArgs, context: &Context) -> Result<ExitCode, Co
     exit_of(&summary)
 }
 
-/// Exit code of a job. A job that delivered no row has failed.
+/// A job that delivered no row has failed.
 pub(super) fn exit_of(summary: &Summary) -> Result<ExitCode, CommandFailure> {
     let Summary { caught_up, confirmed, dead_letters, .. } = *summary;
     if !caught_up {
@@ -109,8 +108,7 @@ pub(super) struct Delivered {
     pub(super) reading: Option<Reading>,
 }
 
-/// Delivers a job's rows. `rows` is their number, if it was counted. The first signal drains, the
-/// second aborts.
+/// `rows` is the number of rows, if counted. The first signal drains, the second aborts.
 pub(super) fn deliver(
     runtime: &tokio::runtime::Runtime,
     plan: Plan,
@@ -159,7 +157,7 @@ fn print_plan(
     restart: bool,
     context: &Context,
 ) -> Result<(), CommandFailure> {
-    // With progress in Kafka the job resumes, and repeats no row.
+    // With progress, the job resumes and repeats no row.
     let is_restarted = restart && !plan.keeps_progress();
     let slot = &plan.config.source.slot;
     if context.json() {

@@ -1,8 +1,6 @@
 //! `postrider broker`, a hidden command: runs the embedded broker (librdkafka's mock cluster) as a
-//! process, so that benchmarks do not measure its CPU time.
-//!
-//! Output: one line of JSON with the bootstrap address. The broker ends when stdin closes, and so
-//! with its parent.
+//! process, so that benchmarks do not measure its CPU time. The broker ends when stdin closes, and
+//! so with its parent.
 
 use std::io::{self, Read, Write};
 

@@ -70,24 +70,21 @@ impl ErrorCode {
     pub(super) const TABLE_MISSING: Self = Self::P032;
     pub(super) const SLOT_MISSING: Self = Self::P039;
     pub(super) const SLOT_UNFINISHED: Self = Self::P042;
-    /// The slot is kept for rows that it may not have delivered.
     pub(super) const SLOT_UNDELIVERED: Self = Self::P107;
     pub(super) const NO_FREE_SLOT: Self = Self::P043;
     pub(super) const PUBLICATION_REPLACED: Self = Self::P048;
     pub(super) const TABLE_REPLACED: Self = Self::P049;
     pub(super) const TABLE_FORBIDDEN: Self = Self::P051;
-    /// The server's log ends too early, or differs at the position.
     pub(super) const SERVER_IS_A_COPY: Self = Self::P061;
     pub(super) const MEMBER_REPLACED: Self = Self::P067;
     pub(super) const KAFKA_SETTINGS: Self = Self::K001;
     pub(super) const KAFKA_TLS: Self = Self::K004;
     pub(super) const TOPIC_MISSING: Self = Self::K005;
-    /// Shared by the sink's error and the session's, which has the records.
+    /// Shared by the sink's error and the session's, which also has the records.
     pub(super) const BATCH_REFUSED: Self = Self::K007;
     pub(super) const NOT_PGOUTPUT: Self = Self::R001;
     pub(super) const DEAD_LETTER_MISSING: Self = Self::D001;
     pub(super) const ALL_REJECTED: Self = Self::D012;
-    /// Shared by the start and by clients.
     pub(super) const CONTROL_TOKEN: Self = Self::H011;
     pub(super) const RELAY_SILENT: Self = Self::H013;
     pub(super) const CONTROL_FORBIDDEN: Self = Self::H014;
@@ -375,7 +372,6 @@ mod tests {
     fn sources(folder: &Path) -> String {
         let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
         let text = |path: std::path::PathBuf| match path.extension() {
-            // License files have no extension either.
             None if path.is_dir() => sources(&path),
             Some(extension) if extension == "rs" => {
                 let text = read_to_string(&path).unwrap();
@@ -386,7 +382,7 @@ mod tests {
         entries.map(text).collect()
     }
 
-    /// Codes with several places or patterns, and names that are only compared.
+    /// Codes used in several places or patterns, and names that are only compared.
     fn misused(sources: &str) -> Vec<String> {
         // For a match arm with several patterns, rustfmt puts the arrow on such a line.
         let is_several = |line: &&str| line.contains(" | ") || line.trim().starts_with(')');

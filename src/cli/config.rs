@@ -1,5 +1,5 @@
-//! `postrider config`: `show` prints every effective setting and its origin, with secrets masked,
-//! `streams` the streams of the file, `example` a configuration file with all defaults.
+//! `postrider config`: prints effective settings with their origins, the streams of the file, or an
+//! example.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

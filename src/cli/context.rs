@@ -1,9 +1,7 @@
 //! `Context` of a command: loads the configuration, starts the log, and prints to stdout.
 //!
-//! Input: the global options, and flags of the command that stand for options. Output: the
-//! configuration, with or without a file or the log; arguments that make a child process read it
-//! too; the choice of JSON and colours. Invariant: stdout carries only data; if its reader goes
-//! away, the program ends quietly without a panic.
+//! Invariant: stdout carries only data; if its reader goes away, the program ends quietly without a
+//! panic.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -21,7 +19,7 @@ use postrider_config::{
 };
 use postrider_relay::review;
 
-/// Empty configuration file, so that no other is searched for.
+/// Empty file, so that no other configuration is searched for.
 const NO_FILE: &str = "/dev/null";
 
 #[derive(Debug, Clone)]
@@ -38,7 +36,6 @@ impl Context {
         self.globals.output == Output::Json
     }
 
-    /// Form of failures: JSON if the output or the log is JSON, as far as that is known.
     pub fn failure_form(&self) -> Form {
         if self.json() {
             Form::Object
@@ -49,7 +46,7 @@ impl Context {
         }
     }
 
-    /// Whether the log is in JSON, or would be if the configuration were valid.
+    /// Whether the log is JSON, or would be if the configuration were valid.
     fn logs_json(&self) -> bool {
         const JSON: &str = "json";
         if let Some(format) = logs::format() {
@@ -80,8 +77,8 @@ impl Context {
         Ok(loaded)
     }
 
-    /// Loads every stream, or the one of `--stream`, and starts the log. A file without
-    /// `[[stream]]` is one stream.
+    /// Loads every stream, or only the stream of `--stream`. A file without `[[stream]]` is one
+    /// stream.
     pub fn load_streams(&self) -> Result<Vec<Loaded>, CommandFailure> {
         self.load_streams_with(Vec::new())
     }
@@ -98,7 +95,6 @@ impl Context {
         Ok(streams)
     }
 
-    /// Loads every stream without starting the log.
     pub fn read_streams(&self) -> Result<Vec<Loaded>, ConfigError> {
         postrider_config::load_streams(&self.inputs(Vec::new()), &review)
     }
@@ -129,8 +125,7 @@ impl Context {
         self.globals.config.is_some()
     }
 
-    /// Loads `file` instead of the configuration file. Environment, `--set` and flags take
-    /// precedence as usual.
+    /// `file` replaces the configuration file; environment, `--set` and flags override it as usual.
     pub fn load_file(
         &self,
         file: FileChoice,
@@ -141,7 +136,7 @@ impl Context {
         Ok(loaded)
     }
 
-    /// Starts the log for a command without a configuration file: the benchmarks.
+    /// Starts the log for a command without a configuration file.
     pub fn start_logs(&self) -> Result<(), CommandFailure> {
         let inputs = Inputs { file: FileChoice::Absent, only: None, ..self.inputs(Vec::new()) };
         let loaded = postrider_config::load(&inputs, &|_| Vec::new())?;
@@ -149,8 +144,8 @@ impl Context {
         Ok(())
     }
 
-    /// Loads without searching for a file, and without starting the log. A named file, `--set` and
-    /// the environment count.
+    /// Searches for no file and does not start the log. A named file, `--set` and the environment
+    /// count.
     pub fn read_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, ConfigError> {
         let file = self.globals.config.clone().map_or(FileChoice::Absent, FileChoice::At);
         postrider_config::load(&Inputs { file, ..self.inputs(flags) }, &review)
@@ -162,7 +157,7 @@ impl Context {
         Ok(loaded)
     }
 
-    /// Arguments that make another process of this program read the same configuration.
+    /// Arguments that make another process read the same configuration.
     pub fn arguments(&self) -> Vec<OsString> {
         let file = self.globals.config.clone().unwrap_or_else(|| NO_FILE.into());
         let set = self.globals.set.iter().flat_map(|set| ["--set".into(), set.into()]);
@@ -224,7 +219,7 @@ impl Context {
             set: self.globals.set.clone(),
             only: self.globals.only.clone(),
             flags,
-            // A variable that is not text belongs neither to Postrider nor to libpq.
+            // Variables of Postrider and libpq are text, so others are ignored.
             variables: std::env::vars_os()
                 .filter_map(|(name, value)| {
                     Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -241,7 +236,7 @@ pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure
     Ok(text + "\n")
 }
 
-/// Failure to write to stdout. A reader that went away is not an error.
+/// A reader that went away is not an error.
 pub(super) fn broken(error: &io::Error) -> CommandFailure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return CommandFailure::silent(ExitCode::Ok);

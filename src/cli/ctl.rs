@@ -1,8 +1,7 @@
 //! `postrider ctl`: pauses, resumes, drains and reloads a running relay, and sets its log filter.
 //!
-//! Input: the relay's configuration, or only its socket, so that a relay whose file is now wrong
-//! can be controlled. Output: the relay's answer. Invariant: time and size of an answer are
-//! bounded; no output contains the token.
+//! With `--socket`, a relay whose file is now wrong can be controlled. Time and size of an answer
+//! are bounded; no output contains the token.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,9 +25,8 @@ use postrider_relay::admin::read_token;
 /// Maximum time of an answer: a reload asks the database.
 const LIMIT: Duration = Duration::from_secs(35);
 const BYTES_MAX: u64 = 1 << 20;
-/// Interval at which `drain --wait` checks for the relay.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Time of the end of a process besides `shutdown.grace`.
+/// Time that the end of a process takes besides `shutdown.grace`.
 const END: Duration = Duration::from_secs(30);
 
 /// `ctl [--socket PATH] pause|resume|drain|reload|log-level|status`

@@ -1,8 +1,7 @@
-//! Commands that ask every stream of a file.
+//! Commands that ask every stream of a file. The greatest exit code counts.
 //!
-//! Output: per stream a section of text, or a line of JSON with `stream`; failures by name; the
-//! greatest exit code. Invariant: the answer for a single stream equals the answer for a file
-//! without `[[stream]]`. A failure of one stream prevents no question to another.
+//! Invariant: the answer for a single stream equals the answer for a file without `[[stream]]`. A
+//! failure of one stream prevents no question to another.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,8 +13,7 @@ use super::failure::CommandFailure;
 use super::logs;
 use postrider_config::{FlagValue, Loaded};
 
-/// Maximum of concurrent questions. Each takes threads and connections, and up to ten seconds if
-/// servers are away.
+/// Each question takes threads and connections, and up to ten seconds if servers are away.
 const AT_ONCE: usize = 16;
 
 pub(super) struct EachStream<'a> {
@@ -24,7 +22,6 @@ pub(super) struct EachStream<'a> {
 }
 
 impl<'a> EachStream<'a> {
-    /// Loads all streams with these flags, and starts the log.
     pub(super) fn load(
         context: &'a Context,
         flags: Vec<FlagValue>,
@@ -36,7 +33,6 @@ impl<'a> EachStream<'a> {
         Self { context, streams: vec![loaded] }
     }
 
-    /// Reads all streams without starting the log.
     pub(super) fn read(context: &'a Context) -> Result<Self, CommandFailure> {
         Ok(Self { context, streams: context.read_streams()? })
     }
@@ -79,7 +75,6 @@ impl<'a> EachStream<'a> {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Asks in order, and continues after a failure.
     pub(super) fn one_by_one(
         &self,
         mut act: impl FnMut(&Loaded) -> Result<ExitCode, CommandFailure>,
@@ -92,7 +87,7 @@ impl<'a> EachStream<'a> {
         self.conclude(self.streams.iter().map(act).collect())
     }
 
-    /// Prints the answers with `show`, which returns the exit code.
+    /// `show` returns the exit code.
     pub(super) fn print_all<T>(
         &self,
         answers: Vec<Result<T, CommandFailure>>,
@@ -124,7 +119,6 @@ impl<'a> EachStream<'a> {
         self.context.print(&format!("{begin}{text}{end}"))
     }
 
-    /// First line of the text for this stream.
     fn begin_of(&self, stream: &Loaded) -> String {
         match &stream.stream {
             Some(name) if self.are_several() => format!("stream `{name}`:\n"),

@@ -1,22 +1,20 @@
-//! Declares the exit codes, which are stable because scripts and supervisors depend on them.
+//! Declares the exit codes, which scripts and supervisors depend on.
 
 /// Exit code of the program, from sysexits.h if one fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExitCode {
-    /// Success, including a clean drain.
     Ok = 0,
-    /// A failed check, or a failure without its own code.
     CheckFailed = 1,
     Usage = 2,
-    /// Stopped by the policy `stop` on a row that cannot be delivered.
+    /// A row cannot be delivered, and the policy is `stop`.
     Poison = 65,
-    /// Postgres or Kafka was unreachable for the retry budget, or a drain was incomplete.
+    /// Postgres or Kafka unreachable for the retry budget, or an incomplete drain.
     Unavailable = 69,
     /// Position refused: a gap, another cluster, a restored backup.
     Position = 70,
     Held = 75,
     Permission = 77,
-    /// Wrong configuration, including that of Postgres or Kafka.
+    /// Wrong configuration, also of Postgres or Kafka.
     Config = 78,
 }
 
@@ -40,8 +38,8 @@ impl ExitCode {
         self as u8
     }
 
-    /// Whether a restart would fail again until a person acts. The service manager does not restart
-    /// such a relay (`RestartPreventExitStatus` of docker/package/postrider.service).
+    /// Whether a restart would fail again until a person acts (`RestartPreventExitStatus` of
+    /// docker/package/postrider.service).
     pub const fn needs_human(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,7 @@
 //! The error output of a command, on stderr: text for people, one JSON object, or JSON log lines.
 //!
-//! Input: a `CommandFailure`: an exit code and `Diagnostic`s, which `failures` makes from errors.
-//! Output: its text, after the last line of the log. Invariant: each diagnostic states what failed,
-//! a stable code, and reason and remedy if known; secrets typed on the command line are masked.
+//! Invariant: each diagnostic states what failed, a stable code, and reason and remedy if known;
+//! secrets typed on the command line are masked.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -18,18 +17,19 @@ use postrider_secrets::mask::mask_sentence;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandFailure {
     pub exit: ExitCode,
-    /// All problems that are known at once. If empty, nothing is printed.
+    /// All known problems. If empty, nothing is printed.
     pub findings: Vec<Diagnostic>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Text {
+        /// Whether to use ANSI colours.
         color: bool,
     },
-    /// One JSON object with all findings: `--output json`.
+    /// JSON object with all findings, for `--output json`.
     Object,
-    /// One line per finding, like those of a JSON log.
+    /// JSON line per finding, like the lines of a JSON log.
     LogLines,
 }
 
@@ -51,7 +51,7 @@ impl CommandFailure {
         Self { exit, findings: vec![finding] }
     }
 
-    /// Makes a failure from an error: its text becomes `what`, its sources become `why`.
+    /// The error's text becomes `what`, its sources become `why`.
     pub fn of(
         exit: ExitCode,
         code: ErrorCode,
@@ -75,7 +75,7 @@ impl CommandFailure {
         Self { exit, findings: vec![finding] }
     }
 
-    /// Ends the program silently, because the reader of stdout went away.
+    /// Prints nothing, because the reader of stdout went away.
     pub const fn silent(exit: ExitCode) -> Self {
         Self { exit, findings: Vec::new() }
     }
@@ -129,7 +129,6 @@ impl CommandFailure {
         json!({ "exit_code": self.exit.number(), "errors": errors })
     }
 
-    /// JSON log lines, with the fields of the log's other lines.
     pub fn to_log_lines(&self) -> String {
         let line = |finding: &Diagnostic| {
             let line = json!({
@@ -148,7 +147,7 @@ impl CommandFailure {
         self.findings.iter().map(line).collect()
     }
 
-    /// Adds the name of one of several streams to the commands in its help.
+    /// Names one of several streams in the commands of the help.
     #[must_use]
     pub(crate) fn of_stream(mut self, name: &str) -> Self {
         for finding in &mut self.findings {
@@ -174,8 +173,8 @@ impl CommandFailure {
     }
 }
 
-/// The text with `--stream NAME` in each `postrider` command between backticks, except `run`, which
-/// delivers all streams.
+/// Adds `--stream NAME` to `postrider` commands between backticks, except `run`, which delivers all
+/// streams.
 fn naming_stream(text: &str, name: &str) -> String {
     let named = |(number, part): (usize, &str)| {
         let is_command = number % 2 == 1 && part.starts_with("postrider ");
@@ -188,8 +187,8 @@ fn naming_stream(text: &str, name: &str) -> String {
     text.split('`').enumerate().map(named).collect::<Vec<_>>().join("`")
 }
 
-/// Masks secrets of the command line, which an error may repeat, for example as a file name, and
-/// texts that look like a secret.
+/// Masks typed secrets, which an error may repeat as a file name, and texts that look like a
+/// secret.
 fn fit(finding: &Diagnostic) -> Diagnostic {
     let fit =
         |text: &String| mask_sentence(&without_typed_secrets(text, typed_words())).into_owned();

@@ -1,8 +1,7 @@
 //! `postrider import`: translates a Debezium configuration, or loads one directly for `--debezium`.
 //!
-//! Output: TOML on stdout or in a file of mode 0600, and a report about every option on stderr.
-//! Invariant: secrets are written only to such a file. If an option is refused, stdout gets no TOML
-//! without `--partial`. A file is replaced only with `--force`, and atomically.
+//! Invariant: secrets are written only to a file of mode 0600. If an option is refused, stdout gets
+//! no TOML without `--partial`. A file is replaced only with `--force`, and atomically.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -79,7 +78,7 @@ pub(crate) fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode
     Ok(ExitCode::Ok)
 }
 
-/// Loads a Debezium file, starts the log, and logs the options whose meaning changes.
+/// Loads a Debezium file, and logs the options whose meaning changes.
 pub(super) fn load_imported(
     path: &Path,
     context: &Context,
@@ -138,7 +137,6 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), CommandFailure> {
     })
 }
 
-/// Report of every option except the refused ones, which are errors.
 fn account(path: &Path, report: &[OptionFinding]) -> String {
     let groups = [
         (ImportOutcome::Mapped, "mapped"),
@@ -186,7 +184,7 @@ fn line(out: &mut String, finding: &OptionFinding) {
     }
 }
 
-/// Options that this build or machine does not support, such as TLS in a build without it.
+/// Options that this build or machine does not support, such as TLS.
 fn refused_options(imported: &Imported) -> String {
     let file =
         FileChoice::Text { name: PathBuf::from("postrider.toml"), text: imported.toml.clone() };
@@ -205,7 +203,7 @@ fn refused_options(imported: &Imported) -> String {
     out
 }
 
-/// Prints without control characters, so that option names cannot control the terminal.
+/// Prints text in which option names cannot control the terminal.
 fn tell(text: &str) {
     let printable: String =
         text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect();

@@ -1,8 +1,5 @@
-//! `postrider lag`: how far behind delivery is, with an exit code for cron and probes.
-//!
-//! Output: unacknowledged WAL, WAL kept for the slot, and the age of the oldest unacknowledged
-//! transaction; exit code 1 above a limit, or for a lost slot. Invariant: nothing is written; a
-//! limit on an unknown value counts as exceeded.
+//! `postrider lag`: how far behind delivery is, with exit code 1 above a limit or for a lost slot.
+//! Nothing is written; a limit on an unknown value counts as exceeded.
 
 use std::time::Duration;
 
@@ -58,7 +55,7 @@ struct Lag {
 
 pub(crate) fn run(args: &LagArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let streams = EachStream::load(context, Vec::new())?;
-    // Among several streams, a polled one only has an age.
+    // A polled stream only has an age.
     let found = streams.at_once(|stream| {
         if !streams.are_several() {
             needs_slot(&stream.config, "postrider lag")?;

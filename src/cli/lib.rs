@@ -64,7 +64,7 @@ use postrider_config::{Config, FlagValue, SourceMode};
 use postrider_kafka::ReaderError;
 use postrider_service::units::parse_duration;
 
-/// Runs one command. The help of a failure names the stream of `--stream`.
+/// The help of a failure names the stream of `--stream`.
 pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, CommandFailure> {
     let result = run_command(command, context);
     result.map_err(|failure| match context.only() {
@@ -106,8 +106,8 @@ fn run_command(command: &Command, context: &Context) -> Result<ExitCode, Command
     }
 }
 
-/// Passes the database's address to `command` in a variable, because it may hold a password and
-/// command lines are public on the machine.
+/// The address is passed in a variable, because it may hold a password and command lines are
+/// public.
 fn set_source(command: &mut std::process::Command, url: &str) {
     const VARIABLE: &str = "POSTRIDER_SOURCE__URL";
     command.env(VARIABLE, url).env_remove(format!("{VARIABLE}_FILE"));
@@ -154,7 +154,7 @@ fn needs_slot(config: &Config, what: &str) -> Result<(), CommandFailure> {
     ))
 }
 
-/// Runtime with one thread for the control plane; the hot path has its own.
+/// Runtime of the control plane, with one thread; the hot path has its own.
 fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -17,7 +17,6 @@ pub(crate) enum Mark {
     /// Rows are delivered, but a person should look.
     Attention,
     Bad,
-    /// Not known, or not in use.
     Unknown,
 }
 
@@ -51,17 +50,16 @@ pub(crate) struct MarkedLine {
     pub(crate) mark: Mark,
     pub(crate) name: &'static str,
     pub(crate) text: String,
-    /// Advice and commands, never wrapped, so that a command can be copied.
+    /// Advice and commands, never wrapped, so that they can be copied.
     pub(crate) steps: Vec<String>,
 }
 
-/// Columns of mark and name.
 const INDENT: usize = 16;
 const UNIT_MAX: usize = 5;
 /// Minimum columns of text.
 const TEXT_MIN: usize = 16;
 
-/// `width`: columns of the terminal; `None` does not wrap.
+/// `None` does not wrap.
 pub(crate) fn marked_text(lines: &[MarkedLine], width: Option<usize>, color: bool) -> String {
     let mut out = String::new();
     for MarkedLine { mark, name, text, steps } in lines {
@@ -83,7 +81,6 @@ pub(crate) fn marked_text(lines: &[MarkedLine], width: Option<usize>, color: boo
     out
 }
 
-/// Wraps a text at spaces.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut words = text.split_whitespace().peekable();
@@ -110,7 +107,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Beginning and end of a long name, because names in one system often begin alike.
+/// Keeps the end, because names in one system often begin alike.
 pub(crate) fn shortened(name: &str, width: usize) -> String {
     let count = name.chars().count();
     if count <= width {

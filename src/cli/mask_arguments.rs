@@ -1,10 +1,8 @@
-//! Masks secrets of the command line in messages that repeat arguments, for example a URL with a
-//! password that was typed in a wrong place.
+//! Masks secrets of the command line in messages that repeat arguments.
 
 use postrider_secrets::mask::{for_scrubbing, mask_text, scrub, secret_parts};
 use postrider_service::shell::shell_word;
 
-/// The text, with secrets of these words masked.
 pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>) -> String {
     let mut text = text.to_owned();
     let mut pieces = Vec::new();
@@ -26,7 +24,7 @@ pub fn typed_words() -> impl Iterator<Item = String> {
     std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
 }
 
-/// The command line for a shell: without some words, with others, and with secrets masked.
+/// For a shell: without some words, with others, and with secrets masked.
 pub fn typed_command(
     words: impl IntoIterator<Item = String>,
     without: &[&str],
@@ -43,8 +41,7 @@ pub fn typed_command(
     line
 }
 
-/// Clap's message without the secrets of these words and of environment values. `None` if nothing
-/// was masked, because clap itself prints better.
+/// `None` if nothing was masked, because clap itself prints better.
 pub fn clap_error_without_secrets(
     error: &clap::Error,
     words: impl IntoIterator<Item = String>,
@@ -112,7 +109,6 @@ mod tests {
             let said = clap_error_without_secrets(&error, line.clone());
             let said = said.unwrap_or_else(|| error.render().to_string());
             assert!(!said.contains("hunter22"), "{line:?}: {said}");
-            // A secret from the environment was not typed.
             let said = clap_error_without_secrets(&error, []);
             let said = said.unwrap_or_else(|| error.render().to_string());
             assert!(!said.contains("hunter22"), "{line:?}: {said}");

@@ -1,8 +1,5 @@
-//! `postrider peek`: prints the records of rows that wait in the slot, without consuming them.
-//!
-//! Output: JSON lines as in `route`, or on a terminal as in `tail`, in commit order; exit code 1 if
-//! too many other messages precede the first row. Invariant: the slot's confirmed position stays.
-//! If a relay reads the slot, a temporary copy is read, which ends with the command.
+//! `postrider peek`: prints the records of rows that wait in the slot, without consuming them. If a
+//! relay reads the slot, a temporary copy is read, which ends with the command.
 
 use std::io::{self, IsTerminal as _};
 
@@ -17,13 +14,13 @@ use super::route::rehearse_stream;
 use postrider_postgres::control::{self, ControlError, PeekRequest};
 use postrider_relay::{Plan, RelayError};
 
-/// Maximum of messages per row, with a transaction per row: begin, table, row, commit.
+/// Per row with its own transaction: begin, table, row, commit.
 const MESSAGES_A_ROW: u32 = 4;
 
-/// Factor by which each further attempt reads more. Other tables of the publication may precede the
-/// rows, and before PostgreSQL 15 a begin and a commit per transaction of the server.
+/// Further attempts read more, because other tables may precede the rows, and before PostgreSQL 15
+/// a begin and a commit per transaction.
 const GROWTH: u32 = 8;
-/// Maximum of messages, which are held in memory.
+/// Maximum of messages, because they are held in memory.
 const MESSAGES_MAX: u32 = 1_000_000;
 
 /// `peek [--limit N]`

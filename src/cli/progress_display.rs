@@ -1,7 +1,5 @@
-//! Progress of a long command on stderr: a bar on a terminal, otherwise a log line every 10 s.
-//!
-//! Invariant: a separate thread reads the counters, so that the work never waits for the display. A
-//! log level above INFO turns the display off.
+//! Progress of a long command on stderr: a bar on a terminal, otherwise a log line every 10 s; off
+//! above INFO. A separate thread reads the counters, so that the work never waits.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _};
@@ -19,11 +17,10 @@ use postrider_config::LogFormat;
 use postrider_relay::{Reading, Total, Unit};
 
 const BAR_EVERY: Duration = Duration::from_millis(200);
-/// Pause between two lines, and period over which a rate is measured.
+/// Pause between lines, and period over which a rate is measured.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Minimum age of a stage before a remaining time is shown.
+/// Age of a stage below which a remaining time is unreliable.
 const RATE_AFTER: Duration = Duration::from_secs(3);
-/// Longest remaining time that is shown.
 const LEFT_MAX: Duration = Duration::from_hours(100);
 const BAR_CELLS: std::ops::RangeInclusive<usize> = 6..=30;
 
@@ -88,8 +85,8 @@ impl Drop for ProgressDisplay {
     }
 }
 
-/// Logs the kept state of an interrupted command, and the command that resumes it: the typed one
-/// `without` and `with` these words.
+/// Logs the kept state, and the command that resumes: the typed one `without` and `with` these
+/// words.
 pub(crate) fn tell_interrupted(
     reading: Option<Reading>,
     kept: &str,
@@ -176,8 +173,7 @@ impl Numbers {
         );
     }
 
-    /// One line, narrower than the terminal. Parts that do not fit are left out, and no number is
-    /// cut.
+    /// Narrower than the terminal. Parts that do not fit are left out, and no number is cut.
     fn to_bar(self, width: usize, color: bool) -> String {
         let Reading { stage, unit, total, .. } = self.reading;
         let amount = |amount: u64| match unit {

@@ -1,9 +1,8 @@
 //! `postrider repair`: after a slot was lost, dropped or moved, delivers the rows that are missing
 //! in Kafka, and creates the slot just behind them.
 //!
-//! Output: how many rows are delivered, missing or unknown; with `--execute` records, a slot, and a
-//! summary. Invariant: without `--execute` only temporary files are written. A row that may have
-//! been delivered is neither sent nor left out without the operator's decision.
+//! Invariant: without `--execute` only temporary files are written. A row that may have been
+//! delivered is neither sent nor left out without the operator's decision.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,7 +1,5 @@
-//! `postrider replay`: sends rows of the outbox table again.
-//!
-//! Output: how many rows match; with `--execute` their records, each with a header that marks it,
-//! and a summary. Invariant: without `--execute` nothing is sent; no slot is moved.
+//! `postrider replay`: sends rows of the outbox table again, with a header that marks each record.
+//! Without `--execute` nothing is sent; no slot is moved.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -90,7 +88,7 @@ impl ReplayArgs {
     }
 }
 
-/// Time of a duration ago. Any other text is left to Postgres.
+/// A duration is a time ago. Other text is left to Postgres.
 pub(super) fn moment(text: &str) -> String {
     let Ok(ago) = parse_duration(text) else { return text.to_owned() };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -107,7 +105,7 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     let plan = Plan { topic: args.to.clone(), stream, ..Plan::of(config) };
     let job = TableJob { rows: TableRows::Replay(args.filter()), rate: args.rate };
     let runtime = super::runtime()?;
-    // A time that Postgres cannot read is refused before anything is sent.
+    // Refuses an invalid time before anything is sent.
     let found = runtime.block_on(preview(&plan, &job)).map_err(mistyped)?;
     if !args.execute {
         print_plan(&found.tables, context)?;
@@ -138,8 +136,7 @@ pub(crate) fn run(args: &ReplayArgs, context: &Context) -> Result<ExitCode, Comm
     exit_of(&summary)
 }
 
-/// Refuses a missing topic. Brokers might create a mistyped one, or every row would become a dead
-/// letter.
+/// Brokers might create a mistyped topic, or every row would become a dead letter.
 pub(super) fn refuse_absent(kafka: &KafkaSpec, topic: &str) -> Result<(), CommandFailure> {
     if lacks_topic(kafka, topic)? {
         return Err(SinkError::UnknownTopic { topic: topic.to_owned() }.into());
@@ -147,8 +144,7 @@ pub(super) fn refuse_absent(kafka: &KafkaSpec, topic: &str) -> Result<(), Comman
     Ok(())
 }
 
-/// Text that is not valid for its column (class 22, data exception) is a mistake of the command
-/// line.
+/// Class 22 (data exception): the text is not valid for its column.
 fn mistyped(error: RelayError) -> CommandFailure {
     let RelayError::Wal(WalError::Server(message)) = &error else { return error.into() };
     if !message.code.starts_with("22") {

@@ -1,9 +1,9 @@
 //! Decides, without taking the slot, if a stream can continue from its slot; for `prune` and
 //! `doctor`.
 //!
-//! Output: a [`StreamPosition`], which the gate of `run` judges. Invariant: slot, progress and end
-//! of the log are read in this order. A live relay advances all three, the slot behind the progress
-//! and the progress behind the log. So none can falsely appear ahead of the next.
+//! Invariant: slot, progress and end of the log are read in this order. A live relay advances all
+//! three, the slot behind the progress and the progress behind the log. So none can falsely appear
+//! ahead of the next.
 
 use tokio::runtime::Runtime;
 
@@ -54,7 +54,7 @@ impl StreamPosition {
             }
             return Ok(Self { facts: Facts { lineage: stream, ..facts }, progress });
         };
-        // The progress of another relay identifies its publication.
+        // Another relay's publication is known from its progress.
         let publication = if is_own || progress.lineage.publication == 0 {
             wanted.publication.clone()
         } else {
@@ -81,18 +81,17 @@ impl StreamPosition {
             Some(timeline) if timeline == progress.lineage.timeline => {
                 facts.lineage.timeline = timeline;
             }
-            // Only a role with REPLICATION can read the history of a timeline.
+            // Reading a timeline's history requires REPLICATION.
             _ => descent(client, &mut facts)?,
         }
         Ok(Self { facts, progress: Some(progress) })
     }
 
-    /// Verdict of the gate on a session that begins here.
     pub(crate) fn judge(&self, exactly_once: bool) -> Result<Resume, GateError> {
         judge(&Facts { exactly_once, ..self.facts.clone() }, self.progress.as_ref())
     }
 
-    /// Point since which the stream has left out no row, if it can continue.
+    /// Since when no row was left out, if the stream can continue.
     pub(crate) fn since(&self) -> Result<Option<Since>, GateError> {
         let resume = self.judge(true)?;
         let progress = self.progress.as_ref();
@@ -100,7 +99,6 @@ impl StreamPosition {
     }
 }
 
-/// Newest progress of a slot, which may not exist any more.
 pub(crate) fn progress_of(
     plan: &Plan,
     server: &ServerFacts,
@@ -114,7 +112,6 @@ fn progress(plan: &Plan, stream: &Lineage) -> Result<Option<Progress>, CommandFa
     Ok(newest_progress(&kafka, &stream.key())?)
 }
 
-/// Lineage of a stream, from the server and the slot's name.
 fn stream(server: &ServerFacts, slot: &str) -> Result<Lineage, PruneError> {
     let Some((system, _)) = server.system.clone() else {
         return Err(PruneError::SystemUnknown { role: server.role.clone() });
@@ -123,7 +120,7 @@ fn stream(server: &ServerFacts, slot: &str) -> Result<Lineage, PruneError> {
     Ok(Lineage { system, database, slot, ..Lineage::default() })
 }
 
-/// Progress topic of that slot's relay: shared by all slots, or its own.
+/// Progress topic of the slot: shared by all slots, or its own.
 fn topic(plan: &Plan, slot: &str) -> String {
     let named = |slot: &str| format!("{PROGRESS_PREFIX}{slot}");
     let configured = plan.kafka.progress_topic.as_str();
@@ -139,8 +136,7 @@ fn descent(client: &Client, facts: &mut Facts) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Inspects the source. Refuses what a relay refuses, except a missing REPLICATION, which only a
-/// relay needs.
+/// Inspects the source. Refuses what a relay refuses, except a missing REPLICATION.
 pub(crate) async fn look(
     client: &Client,
     wanted: &Requirements,

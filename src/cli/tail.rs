@@ -18,7 +18,7 @@ use format::Template;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
-/// Maximum wait of an idle follower before it checks for a closed pipe.
+/// Interval of checks for a closed pipe.
 const IDLE_WAIT: Duration = Duration::from_millis(500);
 
 /// Arguments of `postrider tail`.
@@ -114,7 +114,6 @@ impl TailError {
     }
 }
 
-/// Reads until the end, the count, or a closed pipe. `color` applies only to terminals.
 pub(crate) fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), TailError> {
     "postrider-tail".clone_into(&mut kafka.client_id);
     let spec = ReaderSpec {
@@ -137,7 +136,6 @@ pub(crate) fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<
     }
 }
 
-/// Writes records, and flushes if no more are available.
 fn copy(mut reader: Reader, mut out: TailOutput, most: u64) -> Result<(), TailError> {
     let mut written = 0;
     let mut wait = Duration::ZERO;
@@ -196,8 +194,7 @@ impl TailOutput {
         self.stdout.flush()
     }
 
-    /// Whether the reader of the pipe is gone. An idle follower needs this check because it does
-    /// not write.
+    /// An idle follower does not write, so it must ask.
     fn is_abandoned(&self) -> bool {
         let mut fds = [PollFd::new(self.stdout.get_ref(), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

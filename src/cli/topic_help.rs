@@ -3,7 +3,7 @@
 
 use postrider_config::typo;
 
-/// One letter in this many may be wrong in a name.
+/// Letters of a name per letter that may be wrong.
 const LETTERS_PER_ERROR: usize = 4;
 
 pub(super) fn missing_topic_help<'a>(

@@ -13,7 +13,6 @@ use postrider_relay::telemetry::{BuildInfo, StreamEnds};
 /// Commit of the build, if it was set.
 const GIT_SHA: Option<&str> = option_env!("POSTRIDER_GIT_SHA");
 
-/// Facts for `/metrics` and the start of the log.
 pub(crate) fn build_info(slot: &str) -> BuildInfo {
     BuildInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),

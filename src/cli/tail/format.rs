@@ -83,7 +83,6 @@ impl Template {
     }
 }
 
-/// Field of a letter; `None` for a percent sign.
 fn field(letter: char) -> Result<Option<Field>, TemplateError> {
     Ok(Some(match letter {
         't' => Field::Topic,
@@ -100,7 +99,6 @@ fn field(letter: char) -> Result<Option<Field>, TemplateError> {
     }))
 }
 
-/// Byte of an escape, after its backslash.
 fn escape(rest: &mut Chars<'_>) -> Result<u8, TemplateError> {
     match rest.next().ok_or(TemplateError::Unfinished)? {
         'n' => Ok(b'\n'),
