@@ -314,8 +314,8 @@ fn wanted_topics(
     Ok(wanted)
 }
 
-/// Topics of rows. A failure to read the table only counts if no topics are named, because the
-/// relay's role may lack the right.
+/// Topics of rows. If the role may not read the table, the other topics are still created. Only a
+/// user who names no topics is warned.
 fn own_topics(
     found: Result<BTreeSet<String>, CommandFailure>,
     named: &BTreeSet<String>,

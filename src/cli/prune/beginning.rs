@@ -1,8 +1,8 @@
 //! The beginning of a slot's stream, since which every row was delivered, from the progress in
 //! Kafka.
 //!
-//! Invariant: the slot's position was read before the progress. The progress is ahead of it only if
-//! the relay delivers from this slot, so a recreated slot is detected.
+//! Invariant: the slot's position was read before the progress. The progress stays ahead of it as
+//! long as the relay delivers from this slot, so a recreated slot is detected.
 
 use tokio::runtime::Runtime;
 

@@ -1,8 +1,8 @@
 //! Finds the records and dead letters of rows by the header with the row's id.
 //!
-//! Invariant: only committed records count. An id that is not found since its row was written is
-//! searched from the beginning, because rows may choose their records' times. A dead letter with a
-//! receipt was sent again.
+//! Invariant: only committed records count. An id that is not found in records since the oldest row
+//! is searched from the beginning, because rows may choose their records' times. A dead letter with
+//! a receipt was sent again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use postrider_patterns::dead_letter::DeadLetter;
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Longest wait for records. The end of the topics also ends the wait.
 const WAIT: Duration = Duration::from_secs(1);
-/// Silent brokers do not answer before the end of the topics.
+/// Silence of the brokers, before the end of the topics, after which they do not answer.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 /// Margin in milliseconds, because clocks differ and transactions overlap.
 const EARLIER_MS: i64 = 10 * 60 * 1_000;
