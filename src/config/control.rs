@@ -12,14 +12,15 @@ use postrider_service::units::InvalidValue;
 pub(super) const SOCKET: OptionSpec = text(
     "http.control.socket",
     "\"\"",
-    "A unix socket for `postrider ctl` and the control API: pause, resume, drain, reload, log level. It is made with \
-     mode 0600, so that only the relay's own user and root may connect. Empty: none.",
+    "Unix socket for `postrider ctl` and the control API: pause, resume, drain, reload, log \
+     level. Its mode is 0600: only the relay's user and root may connect. If empty, none.",
 );
 pub(super) const TOKEN_FILE: OptionSpec = text(
     "http.control.token_file",
     "\"\"",
-    "A file with the bearer token, of 16 characters at least, that the control API asks for at `http.bind`. It is read \
-     for each request, so that a new token takes no restart. Empty: `http.bind` answers questions and changes nothing.",
+    "File with the bearer token, at least 16 characters, of the control API at `http.bind`. \
+     The relay reads the file at each request, so that a new token needs no restart. If \
+     empty, `http.bind` is read-only.",
 );
 
 /// Bytes; the system's limit is 107, and the socket is first created under a longer name.

@@ -15,47 +15,51 @@ pub(super) const METHOD: OptionSpec = choice(
     "kafka.oauth.method",
     OAuthMethod::WORDS,
     "\"off\"",
-    "How the relay logs in by SASL/OAUTHBEARER. `oidc`: with a token of an OIDC token endpoint (client credentials). \
-     `command`: with a token that a command prints. `aws_msk_iam`: with one signed by AWS credentials, for MSK. `off`: \
-     not; see `kafka.properties`. Tokens are fetched again ahead of their expiry; `security.protocol` is SASL_SSL \
-     unless `kafka.properties` says otherwise.",
+    "Login by SASL/OAUTHBEARER. `oidc`: token of an OIDC endpoint (client credentials). \
+     `command`: token that a command prints. `aws_msk_iam`: token signed by AWS credentials, \
+     for MSK. `off`: see `kafka.properties`. The relay renews tokens before they expire. \
+     `security.protocol` is SASL_SSL unless `kafka.properties` sets it.",
 );
 pub(super) const ENDPOINT: OptionSpec = text(
     "kafka.oauth.endpoint",
     "\"\"",
-    "For `oidc`: the URL of the token endpoint. https, or http to this machine.",
+    "For `oidc`: URL of the token endpoint. https, or http to this machine.",
 );
 pub(super) const CLIENT_ID: OptionSpec =
-    text("kafka.oauth.client_id", "\"\"", "For `oidc`: the client id.");
+    text("kafka.oauth.client_id", "\"\"", "For `oidc`: client id.");
 pub(super) const CLIENT_SECRET: OptionSpec = text(
     "kafka.oauth.client_secret",
     "\"\"",
-    "For `oidc`: the client secret. From a file by `client_secret_file` or POSTRIDER_KAFKA__OAUTH__CLIENT_SECRET_FILE, which is read again for \
-     each token.",
+    "For `oidc`: client secret. `client_secret_file` or \
+     POSTRIDER_KAFKA__OAUTH__CLIENT_SECRET_FILE names a file, which is read again for each \
+     token.",
 );
 pub(super) const SCOPE: OptionSpec =
-    text("kafka.oauth.scope", "\"\"", "For `oidc`: the scopes, with spaces between them.");
+    text("kafka.oauth.scope", "\"\"", "For `oidc`: scopes, separated by spaces.");
 pub(super) const PARAMETERS: OptionSpec = list(
     "kafka.oauth.parameters",
     "[]",
-    "For `oidc`: more parameters of the request, each `name=value`, such as `audience=kafka`.",
+    "For `oidc`: more parameters of the request, each `name=value`, for example \
+     `audience=kafka`.",
 );
 pub(super) const CA_FILE: OptionSpec = text(
     "kafka.oauth.ca_file",
     "\"\"",
-    "For `oidc`: a PEM file of the authorities that the token endpoint is trusted by. Empty: those of the system.",
+    "For `oidc`: PEM file with the certificate authorities of the token endpoint. If empty: \
+     the system's authorities.",
 );
 pub(super) const COMMAND: OptionSpec = list(
     "kafka.oauth.command",
     "[]",
-    "For `command`: a program and its arguments, run without a shell for each token. It prints a JWT, or JSON with \
-     `access_token` and `expires_in`, within 15 s.",
+    "For `command`: program and arguments, run without a shell for each token. The program \
+     prints a JWT, or JSON with `access_token` and `expires_in`, within 15 s.",
 );
 pub(super) const AWS_REGION: OptionSpec = text(
     "kafka.oauth.aws_region",
     "\"\"",
-    "For `aws_msk_iam`: the cluster's region. Empty: AWS_REGION, AWS_DEFAULT_REGION, that in the brokers' names, or that \
-     of the profile. Credentials are looked for as AWS's tools do: variables, web identity, profile, container, instance.",
+    "For `aws_msk_iam`: region of the cluster. If empty: AWS_REGION, AWS_DEFAULT_REGION, the \
+     region in the broker names, or the region of the AWS profile. Credentials come from \
+     variables, web identity, profile, container or instance, in this order.",
 );
 
 #[derive(Clone, PartialEq, Eq)]

@@ -22,65 +22,67 @@ pub(super) const MODE: OptionSpec = choice(
     "source.mode",
     SourceMode::WORDS,
     "\"stream\"",
-    "Where rows are read from. `stream`: the log, by a replication slot. `poll`: the tables, at least once, for a role \
-     without REPLICATION or a server without wal_level=logical; see docs/sources.md.",
+    "Source of rows. `stream`: the WAL, through a replication slot. `poll`: the tables, at \
+     least once, for a role without REPLICATION or a server without wal_level=logical; see \
+     docs/sources.md.",
 );
 pub(super) const WORKERS: OptionSpec = count(
     "source.poll.workers",
     (1, BUCKETS as u64),
     "1",
-    "How many batches are under way at a time, each on a thread with a connection and a Kafka client of its own. The \
-     rows of one key are never in two of them, whichever process has them.",
+    "Number of batches in flight. Each worker has a thread, a connection and a Kafka client. \
+     Rows of one key are never in two batches, even of two processes.",
 );
 pub(super) const BATCH: OptionSpec = count(
     "source.poll.batch",
     (1, BATCH_MAX),
     "1000",
-    "The maximum number of rows in a batch. They are locked until all of them are confirmed and marked.",
+    "Maximum number of rows in a batch. The rows stay locked until all of them are confirmed \
+     and marked.",
 );
 pub(super) const INTERVAL: OptionSpec = duration(
     "source.poll.interval",
     (10, 3_600_000),
     "\"1s\"",
-    "How long an idle worker waits before it looks for rows again, if it is not notified before.",
+    "Time that an idle worker waits before it looks for rows again. A notification ends the \
+     wait.",
 );
 pub(super) const NOTIFY: OptionSpec = text(
     "source.poll.notify",
     "\"\"",
-    "The channel (LISTEN) on which workers are told of new rows, by the trigger that `postrider setup` makes or by \
-     NOTIFY in the service's transaction. Empty: none.",
+    "Channel (LISTEN) that announces new rows to workers. The trigger that `postrider setup` \
+     creates, or NOTIFY in the service's transaction, sends to it. If empty, none.",
 );
 pub(super) const MARK: OptionSpec = choice(
     "source.poll.mark",
     MarkWord::WORDS,
     "\"processed_at\"",
-    "How delivered rows are told from others. `processed_at`: a column is NULL until then. `status`: a column gets \
-     another value. `delete`: they are deleted.",
+    "How the relay marks a delivered row. `processed_at`: sets a column that was NULL. \
+     `status`: sets a column to another value. `delete`: deletes the row.",
 );
 pub(super) const PROCESSED_AT: OptionSpec = text(
     "source.poll.processed_at",
     "\"processed_at\"",
-    "For `mark = \"processed_at\"`: the column that gets the time of delivery. It must accept NULL.",
+    "For `mark = \"processed_at\"`: column that receives the time of delivery. The column \
+     must be nullable.",
 );
 pub(super) const STATUS: OptionSpec = text(
     "source.poll.status",
     "\"status\"",
-    "For `mark = \"status\"`: the column, of any type that its values can be written in.",
+    "For `mark = \"status\"`: status column, of any type that accepts the values below as \
+     text.",
 );
 pub(super) const PENDING: OptionSpec = list(
     "source.poll.pending",
     "[\"pending\"]",
-    "For `mark = \"status\"`: the values of rows that are to be delivered.",
+    "For `mark = \"status\"`: values of rows to deliver.",
 );
-pub(super) const SENT: OptionSpec = text(
-    "source.poll.sent",
-    "\"sent\"",
-    "For `mark = \"status\"`: the value that delivered rows get.",
-);
+pub(super) const SENT: OptionSpec =
+    text("source.poll.sent", "\"sent\"", "For `mark = \"status\"`: value of delivered rows.");
 pub(super) const RETRY_COUNT: OptionSpec = text(
     "source.poll.retry_count",
     "\"\"",
-    "A column that is incremented when a row is marked. Empty: none.",
+    "Column that the relay increments when it marks a row. If empty, none.",
 );
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,14 +16,15 @@ pub(super) const LOGIN: OptionSpec = choice(
     "source.login",
     SourceLogin::WORDS,
     "\"password\"",
-    "What the relay logs in to Postgres with. `password`: as psql would. `rds_iam`: with a password signed by AWS \
-     credentials at every connect, for a role of RDS or Aurora that has `rds_iam`; the connection must be encrypted.",
+    "How the relay logs in to Postgres. `password`: as psql does. `rds_iam`: with a password \
+     that AWS credentials sign at every connect. `rds_iam` needs a role of RDS or Aurora \
+     with `rds_iam`, and an encrypted connection.",
 );
 pub(super) const AWS_REGION: OptionSpec = text(
     "source.aws_region",
     "\"\"",
-    "For `rds_iam`: the database's region. Empty: AWS_REGION, AWS_DEFAULT_REGION, that in the host's name, or that of the \
-     profile.",
+    "For `rds_iam`: region of the database. If empty: AWS_REGION, AWS_DEFAULT_REGION, the \
+     region in the host name, or the region of the AWS profile.",
 );
 
 struct RdsLogin {

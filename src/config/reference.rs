@@ -38,8 +38,8 @@ pub fn example_toml() -> String {
     out
 }
 
-const STREAMS_EXAMPLE: &str = "\n# Several databases in one process: a [[stream]] for each, with what is above as its defaults. For\n\
-    # example:\n\
+const STREAMS_EXAMPLE: &str = "\n# Several databases in one process: one [[stream]] for each. The options above are its defaults.\n\
+    # Example:\n\
     # [[stream]]\n\
     # name = \"orders\"\n\
     # source.url = \"postgres://postrider@db-1/orders\"\n\
@@ -50,9 +50,9 @@ const STREAMS_EXAMPLE: &str = "\n# Several databases in one process: a [[stream]
     # source.url = \"postgres://postrider@db-2/billing\"\n\
     # source.slot = \"postrider_billing\"\n";
 
-const RULES_EXAMPLE: &str = "\n# Rules for what goes elsewhere: the first that matches decides. For example:\n\
+const RULES_EXAMPLE: &str = "\n# Rules for rows with another topic, key or headers. The first match decides. Example:\n\
     # [[route.rules]]\n\
-    # glob = \"Order*\"             # of the column of route.by, or of another `column`\n\
+    # glob = \"Order*\"             # value of the column of route.by, or of `column`\n\
     # topic = \"orders\"\n\
     # key = \"customer_id\"\n\
     #\n\
@@ -62,11 +62,11 @@ const RULES_EXAMPLE: &str = "\n# Rules for what goes elsewhere: the first that m
     # drop = true\n";
 
 const PROPERTIES_EXAMPLE: &str = "\n[kafka.properties]\n\
-    # Passed to librdkafka as they are; those that a guarantee rests on are refused. For example:\n\
+    # Properties of librdkafka. A property that a guarantee depends on is refused. Example:\n\
     # \"security.protocol\" = \"sasl_ssl\"\n\
     # \"sasl.mechanisms\" = \"SCRAM-SHA-512\"\n\
     # \"sasl.username\" = \"postrider\"\n\
-    # The password is better kept out of this file, and read from one that has nothing else:\n\
+    # Keep the password in a file of its own:\n\
     # \"sasl.password_file\" = \"/run/secrets/kafka\"\n";
 
 /// docs/configuration.md.
@@ -75,18 +75,22 @@ pub fn reference_markdown() -> String {
         "# Configuration\n\n\
          <!-- Generated from src/config/table.rs and rule_options.rs; `UPDATE_DOCS=1 cargo test -p postrider-config` renews \
          it. -->\n\n\
-         TOML, in `./postrider.toml`, `/etc/postrider/postrider.toml`, or the file of `--config` \
-         or `POSTRIDER_CONFIG`. Every option has a default, so the relay runs with no file at \
-         all.\n\n\
-         Precedence: flag, `--set section.name=value`, environment, file, libpq's `PG*` \
-         variables, default. In the environment and with `--set` a list is names with commas between \
-         them, with or without brackets, or TOML; `[]` is an empty list. `<NAME>_FILE` reads the value from a file; `<NAME>` beside it is refused. In the file, at the top level and in \
-         a `[[stream]]`, `<name>_file` does the same for any text, such as `url_file` in `[source]`, `client_secret_file` in \
-         `[kafka.oauth]` and `\"sasl.password_file\"` in `[kafka.properties]`. A relative path is relative to the working directory. An empty file is refused. Nothing replaces \
-         variables such as `${DB_PASSWORD}` in values: in `source.url`, in `[kafka.properties]` and in secrets they are refused. \
-         `postrider config show` prints every value in effect and where it came from; `postrider config example` prints a file to begin with.\n\n\
-         Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`, `7d`. Sizes likewise: \
-         `512KiB`, `32MiB` (powers of two), `1MB` (powers of ten).\n",
+         The configuration is a TOML file: `./postrider.toml`, `/etc/postrider/postrider.toml`, or the file of \
+         `--config` or `POSTRIDER_CONFIG`. Every option has a default, so the relay also runs without a file.\n\n\
+         - **Precedence**, highest first: flag, `--set section.name=value`, environment, file, libpq's `PG*` \
+         variables, default.\n\
+         - **Lists** in the environment and with `--set` are names separated by commas, with or without brackets, or \
+         TOML. `[]` is an empty list.\n\
+         - **Values from files:** the variable `<NAME>_FILE` reads a value from a file. If `<NAME>` is also set, the \
+         relay refuses both. In the TOML file, `<name>_file` does the same for any text option at the top level or in \
+         a `[[stream]]`: `url_file` in `[source]`, `client_secret_file` in `[kafka.oauth]`, `\"sasl.password_file\"` in \
+         `[kafka.properties]`. A relative path starts at the working directory. An empty file is refused.\n\
+         - **Variables** such as `${DB_PASSWORD}` are not replaced. In `source.url`, in `[kafka.properties]` and in \
+         secrets they are refused.\n\
+         - **Units:** durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`, `7d`. Sizes are whole \
+         numbers with a unit: `512KiB`, `32MiB` (powers of two), `1MB` (powers of ten).\n\n\
+         `postrider config show` prints every value in effect and its origin. `postrider config example` prints a \
+         file to start with.\n",
     );
     for option in OPTIONS {
         start_section(&mut out, option, |section| {
@@ -132,22 +136,21 @@ pub fn reference_markdown() -> String {
 }
 
 const STREAMS_REFERENCE: &str = "\n## [[stream]]\n\n\
-    Several streams in one file, such as one for each of many small databases. Each has a `name` of letters, digits, `_`, \
-    `-` and `.`, and any option of the other sections but `[http]`, `[log]` and `[traces]`, which are of the process: \
-    `source.slot = \"a\"` or `[stream.source]`. What it does not set is as at the top level of the file. A stream with \
-    `[[stream.route.rules]]` has those rules alone. The environment, `--set` and flags go above every stream. Two streams \
-    may not have the same name, read the same slot of a server (slots' names belong to the whole server) or poll the same \
-    table. `--stream NAME` names the stream that a command works on. \
+    Several streams in one file, for example one for each of many small databases. Each stream has a `name` of letters, \
+    digits, `_`, `-` and `.`, and any option of the other sections: `source.slot = \"a\"` or `[stream.source]`. The \
+    sections `[http]`, `[log]` and `[traces]` belong to the process and are not allowed. An option that a stream does not \
+    set has its value from the top level of the file. A stream with `[[stream.route.rules]]` has only those rules. The \
+    environment, `--set` and flags override every stream. Two streams must not have the same name, read the same slot of \
+    a server or poll the same table. Slot names are unique per server. `--stream NAME` selects the stream of a command. \
     [How several streams are operated](operations/streams.md).\n";
 
 /// The table of what a rule can say; it stands behind `[route]`.
 fn rules_reference() -> String {
     let mut out = String::from(
         "\n## [[route.rules]]\n\n\
-         Rows that are delivered in another way, or not at all. The rules are tried in order, and \
-         the first that matches decides; a row that matches none goes as `[route]` says. Decisions \
-         are remembered by the columns that are looked at, so a row costs one look-up, however many \
-         rules there are. Outside of a file a rule is named by its number: \
+         Rules for rows that are delivered in another way, or not at all. The relay tries the rules in order, and the \
+         first match decides. A row without a match follows `[route]`. The relay caches decisions by the columns that \
+         rules look at, so a row costs one look-up for any number of rules. Outside of a file, a rule has a number: \
          `--set route.rules.0.glob=Order*`.\n\n\
          | option | default | meaning |\n|---|---|---|\n",
     );
@@ -159,10 +162,10 @@ fn rules_reference() -> String {
 }
 
 const PROPERTIES_REFERENCE: &str = "\n## [kafka.properties]\n\n\
-    Passed to librdkafka under its own names, such as `\"security.protocol\" = \"sasl_ssl\"`. \
-    Properties that a guarantee rests on are refused with the reason. In the environment `_` \
-    stands for the dot: `POSTRIDER_KAFKA__PROPERTIES__SECURITY_PROTOCOL`, and \
-    `POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD_FILE` reads a secret from a file.\n";
+    Properties of librdkafka under their own names, for example `\"security.protocol\" = \"sasl_ssl\"`. A property that a \
+    guarantee depends on is refused with the reason. In the environment, write `_` for the dot: \
+    `POSTRIDER_KAFKA__PROPERTIES__SECURITY_PROTOCOL`. `POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD_FILE` reads a secret \
+    from a file.\n";
 
 fn start_section(out: &mut String, option: &OptionSpec, heading: impl Fn(&str) -> String) {
     let first = OPTIONS.iter().find(|other| other.section() == option.section());

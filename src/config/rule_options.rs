@@ -10,31 +10,27 @@ pub const RULE_OPTIONS: &[OptionSpec] = &[
     text(
         "route.rules.N.column",
         "\"\"",
-        "The column that is looked at. Empty: that of `route.by`. NULL matches nothing.",
+        "Column to match. If empty: the column of `route.by`. NULL matches nothing.",
     ),
-    text(
-        "route.rules.N.glob",
-        "\"\"",
-        "What its value must be: `*` is any text, `?` one character.",
-    ),
+    text("route.rules.N.glob", "\"\"", "Pattern of the value: `*` is any text, `?` one character."),
     text(
         "route.rules.N.regex",
         "\"\"",
-        "In the place of `glob`: a regular expression that the whole value must match.",
+        "Instead of `glob`: a regular expression that must match the whole value.",
     ),
-    switch("route.rules.N.drop", "false", "Rows that match are not delivered, on purpose."),
+    switch("route.rules.N.drop", "false", "If true, matching rows are not delivered."),
     text(
         "route.rules.N.topic",
         "\"\"",
-        "The topic, with groups of `regex`, or `${routedByValue}` for the value. Empty: as without \
-         the rule.",
+        "Topic, with groups of `regex`, or `${routedByValue}` for the value. If empty: the \
+         topic without the rule.",
     ),
-    text("route.rules.N.key", "\"\"", "The key column. Empty: that of `route.key`."),
-    list("route.rules.N.headers", "[]", "The headers, in the place of `route.headers`."),
+    text("route.rules.N.key", "\"\"", "Key column. If empty: the column of `route.key`."),
+    list("route.rules.N.headers", "[]", "Headers, instead of `route.headers`."),
     text(
         "route.rules.N.partition",
         "\"\"",
-        "The partition column. Empty: that of `route.partition`.",
+        "Partition column. If empty: the column of `route.partition`.",
     ),
 ];
 

@@ -7,16 +7,15 @@ use postrider_service::units::InvalidValue;
 pub(super) const ENDPOINT: OptionSpec = text(
     "traces.endpoint",
     "\"\"",
-    "The OpenTelemetry collector, such as http://localhost:4318, that gets a span for each \
-     delivered row whose trace is sampled. Empty: the one that the environment names \
-     (OTEL_EXPORTER_OTLP_ENDPOINT), or none.",
+    "OpenTelemetry collector, for example http://localhost:4318, that receives a span per \
+     delivered row whose trace is sampled. If empty: OTEL_EXPORTER_OTLP_ENDPOINT, or none.",
 );
 
 pub(super) const MAX_PER_SECOND: OptionSpec = count(
     "traces.max_per_second",
     (0, u64::MAX),
     "100",
-    "How many rows a second get a span at most; the others are counted.",
+    "Maximum number of rows per second that receive a span. The relay counts the others.",
 );
 
 pub(super) fn endpoint(text: &str) -> Result<Option<String>, InvalidValue> {
