@@ -39,12 +39,13 @@ const UNREAD: &str = "nothing was written: check that kafka.brokers can be reach
 /// `adopt [--execute]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Where progress is kept (kafka.delivery = \"exactly_once\", or progress.at_least_once) a relay refuses
-a slot that does not match the progress in Kafka, with exit code 70. Find out why, and send lost rows
-again; then adopt makes the slot's position the new progress. Stop the relay first.
+If progress is stored (kafka.delivery = \"exactly_once\", or progress.at_least_once), the relay
+refuses a slot that does not match the progress in Kafka, with exit code 70. Find the cause and
+send lost rows again. Then adopt stores the position of the slot as the new progress. Stop the
+relay first.
 
 Examples:
-  postrider adopt              what it would mean; nothing is written
+  postrider adopt              print the plan; nothing is written
   postrider adopt --execute")]
 pub struct AdoptArgs {
     /// Apply; without it, only print the plan

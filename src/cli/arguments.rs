@@ -65,10 +65,10 @@ pub struct Globals {
         hide_env = true
     )]
     pub config: Option<PathBuf>,
-    /// Set one option, such as kafka.compression=zstd; may be repeated
+    /// Set one option, for example kafka.compression=zstd; repeatable
     #[arg(long, global = true, value_name = "A.B=V")]
     pub set: Vec<String>,
-    /// Of several streams ([[stream]] in the file) the one that is meant
+    /// Stream of this command, if the file has several ([[stream]])
     // `doctor` defines the same id, because its `--only` names a check.
     #[arg(id = "stream", long, alias = "only", global = true, value_name = "NAME")]
     pub only: Option<String>,
@@ -80,7 +80,7 @@ pub struct Globals {
         default_value_t,
         value_name = "FORM",
         hide_possible_values = true,
-        help = "human or json"
+        help = "Output format: human or json"
     )]
     pub output: Output,
     /// When to use colours
@@ -122,7 +122,7 @@ pub enum Command {
     /// Run a self-contained demo: private Postgres, embedded broker, shop, relay, verdict
     #[cfg(feature = "demo")]
     Demo(DemoArgs),
-    /// Create outbox table, publication and slot where they are missing
+    /// Create the outbox table, publication and slot if they do not exist
     Setup(SetupArgs),
     /// Preview records without sending any
     Route(RouteArgs),
@@ -134,30 +134,30 @@ pub enum Command {
     /// List, show and retry dead letters
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
-    /// Check everything that would stop or harm a run, and say how to fix it
+    /// Check for problems that would stop or harm a run, and print how to fix them
     Doctor(DoctorArgs),
     /// Show database, slot, relay, brokers and progress on one screen
     Status(StatusArgs),
     /// Pause, resume, drain or reload a running relay, or set its log level
     Ctl(CtlArgs),
-    /// Watch a running relay on the whole terminal
+    /// Watch a running relay in the terminal
     #[cfg(feature = "top")]
     Top(TopArgs),
-    /// Tell how far behind delivery is, with an exit code
+    /// Print how far delivery is behind, with an exit code
     Lag(LagArgs),
-    /// Print the rows that wait in the slot, consuming none
+    /// Print pending rows of the slot without consuming them
     Peek(PeekArgs),
-    /// Tell where rows are: in the table, behind the slot, in a topic, among the dead letters
+    /// Find rows: in the table, behind the slot, in a topic, among the dead letters
     Trace(TraceArgs),
-    /// Hold the outbox tables against the topics: what is lost, repeated, out of order
+    /// Compare the outbox tables with the topics: lost, duplicate or reordered records
     Verify(VerifyArgs),
     /// Start progress tracking at the slot's position
     Adopt(AdoptArgs),
-    /// Deliver the rows that were there before the slot, and make the slot
+    /// Deliver rows written before the slot existed, and create the slot
     Backfill(BackfillArgs),
-    /// After a slot was lost: deliver the rows that are missing in Kafka, and make the slot
+    /// Recover from a lost slot: deliver the rows that Kafka lacks, and create the slot
     Repair(RepairArgs),
-    /// Send rows of the outbox table once more
+    /// Send rows of the outbox table again
     Replay(ReplayArgs),
     /// Delete old rows that every slot has passed, or drop their partitions
     Prune(PruneArgs),
@@ -170,7 +170,7 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Print a manual page
     Man(ManArgs),
-    /// Print the version and what it was built with
+    /// Print the version and build information
     Version,
     /// Run an embedded broker
     #[command(hide = true)]

@@ -26,24 +26,26 @@ use postrider_relay::{
 /// `backfill [--execute] [--restart] [--rate ROWS]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Makes the slot, delivers every row that had committed before it, in the order of outbox.order_by, and ends;
-`postrider run` then delivers what has committed since. Each record has the header postrider-origin: backfill.
-Rows are delivered as kafka.delivery says. Where progress is kept in Kafka (exactly_once, or
-progress.at_least_once) a backfill that was interrupted goes on where it was. Needs the table and its
-publication (`postrider setup --existing send` makes the publication and no slot).
+Creates the slot, delivers every row committed before it in the order of outbox.order_by, and
+exits. `postrider run` then delivers all rows committed since. Each record has the header
+postrider-origin: backfill.
+
+If progress is stored in Kafka (exactly_once, or progress.at_least_once), an interrupted
+backfill resumes where it stopped. The table and its publication must exist: `postrider setup
+--existing send` creates the publication and no slot.
 
 Examples:
-  postrider backfill                          what it would do; nothing is written
+  postrider backfill                          print the plan; nothing is written
   postrider backfill --execute --rate 20000   at most 20,000 rows a second")]
 pub struct BackfillArgs {
     /// Deliver; without it, only print the plan
     #[arg(long)]
     pub execute: bool,
-    /// Send all rows again: where no progress is kept, with the slot that an interrupted backfill has made; otherwise
-    /// with a new one, once that was dropped
+    /// Send all rows again. If no progress is stored, use the slot of the interrupted backfill;
+    /// otherwise drop that slot first, and a new one is created.
     #[arg(long)]
     pub restart: bool,
-    /// Rows a second, at most
+    /// Maximum rows per second
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
 }

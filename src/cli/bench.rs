@@ -45,22 +45,23 @@ pub struct BenchArgs {
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
-    /// Drain the same log with pg_recvlogical and with the relay, and compare
+    /// Drain the same WAL with pg_recvlogical and with the relay, and compare
     #[command(
         after_help = "Examples:\n  postrider bench ceiling\n  postrider bench ceiling --rows 300000 --tx-rows 1000 --transport tcp --output json"
     )]
     Ceiling(CeilingArgs),
-    /// Drain the same log at least once and exactly once, in turn, and compare
+    /// Drain the same WAL with at_least_once and exactly_once in turn, and compare
     #[command(
         after_help = "Examples:\n  postrider bench delivery --topics 50\n  postrider bench delivery --brokers localhost:9092 --output json\n  postrider bench delivery --brokers localhost:9092 --latency 1000"
     )]
     Delivery(DeliveryArgs),
-    /// Deliver the same rows from the log and by polling, and compare
+    /// Deliver the same rows from the WAL and by polling, and compare
     #[command(
         after_help = "Examples:\n  postrider bench source\n  postrider bench source --rows 1000000 --workers 4 --output json"
     )]
     Source(source::SourceArgs),
-    /// Drain the same log with and without a visitor of dashboard, metrics and live tail, and compare
+    /// Drain the same WAL with and without a visitor of dashboard, metrics and live tail, and
+    /// compare
     #[command(
         after_help = "Examples:\n  postrider bench watched\n  postrider bench watched --rows 1000000 --pairs 15 --output json"
     )]

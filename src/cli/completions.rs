@@ -13,7 +13,7 @@ use super::failure::CommandFailure;
     after_help = "Examples:\n  postrider completions bash > /etc/bash_completion.d/postrider\n  postrider completions zsh > ~/.zfunc/_postrider"
 )]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }

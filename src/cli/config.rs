@@ -16,17 +16,17 @@ use postrider_config::{Loaded, Shown, SourceMode, example_toml};
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print every value in effect and where it came from, secrets masked
+    /// Print every value in effect and its origin, with secrets masked
     #[command(
         after_help = "Examples:\n  postrider config show\n  postrider config show --output json | jq .\n  PGHOST=db postrider config show --set kafka.compression=zstd"
     )]
     Show,
-    /// List the streams ([[stream]] in the file) and what each reads
+    /// List the streams ([[stream]] in the file) and their sources
     #[command(
-        after_help = "A line for each with its name alone, or a JSON object. A configuration without [[stream]] has one stream without a name: its object has null.\n\nExamples:\n  postrider config streams\n  postrider config streams --output json | jq -r .slot"
+        after_help = "Prints one line per stream with its name, or one JSON object. A configuration without [[stream]] has one\nstream without a name; in JSON the name is null.\n\nExamples:\n  postrider config streams\n  postrider config streams --output json | jq -r .slot"
     )]
     Streams,
-    /// Print a commented configuration file with every option at its default
+    /// Print a commented configuration file with all defaults
     #[command(after_help = "Example:\n  postrider config example > postrider.toml")]
     Example,
 }

@@ -32,23 +32,23 @@ const END: Duration = Duration::from_secs(30);
 /// `ctl [--socket PATH] pause|resume|drain|reload|log-level|status`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The relay is found by its own configuration: http.control.socket, or http.bind with
-http.control.token_file; or by --socket, which reads no configuration, for a relay that
-goes on while its file is wrong.
+Finds the relay by its configuration: http.control.socket, or http.bind with
+http.control.token_file. --socket reads no configuration, so that it also works while the file
+is wrong.
 
-Exit code: 1 if the relay refuses, 69 if none answers, 77 if it may not be controlled
-by this user, 78 if the configuration is wrong or names no way to control it.
+Exit code: 1 if the relay refuses, 69 if no relay answers, 77 if this user may not control the
+relay, 78 if the configuration is wrong or has neither socket nor token.
 
 Examples:
   postrider ctl pause
   postrider ctl pause --stream orders    of several streams the one of that name
-  postrider ctl resume --stream orders   begin it anew, where it has failed
+  postrider ctl resume --stream orders   restart a failed stream
   postrider ctl --socket /run/postrider/control status
   postrider ctl log-level info,postrider::kafka=debug
   postrider ctl status --output json | jq .paused
   sudo -u postrider postrider ctl reload")]
 pub struct CtlArgs {
-    /// The relay's control socket, in place of what the configuration says
+    /// Control socket of the relay, instead of the configured one
     #[arg(long, global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// What to do.
@@ -61,22 +61,23 @@ pub struct CtlArgs {
 pub enum CtlCommand {
     /// Stop reading until `resume` or until the process ends; a slot retains WAL
     Pause,
-    /// Go on after `pause`; a stream that has failed begins anew at once
+    /// Resume after `pause`; restart a failed stream immediately
     Resume,
-    /// Deliver what was read, acknowledge it, end with exit code 0
+    /// Deliver the rows already read, acknowledge them, exit with code 0
     Drain {
-        /// Return once the process has ended, however it ended: its exit code is with who started it
+        /// Wait until the process has ended. Only the parent of the process learns its exit
+        /// code.
         #[arg(long)]
         wait: bool,
     },
-    /// Read the configuration again: routes, columns, formats and log level are taken over
+    /// Reload the configuration: routes, columns, formats and log level
     Reload,
-    /// Print the log's filter, or set it until the process ends
+    /// Print the log filter, or set it until the process ends
     LogLevel {
-        /// A level, or levels by part, as in RUST_LOG
+        /// Level, or levels per module, as in RUST_LOG
         filter: Option<String>,
     },
-    /// Tell what the relay does, and whether it is paused
+    /// Print the state of the relay, and whether it is paused
     Status,
 }
 

@@ -31,22 +31,22 @@ pub(crate) use error::DeadLettersError;
 /// The three commands.
 #[derive(Debug, Subcommand)]
 pub enum DeadLettersCommand {
-    /// One line for each, and a summary by code
+    /// List dead letters, one per line, with a summary by code
     List(list::ListArgs),
-    /// One of them whole: headers, key, value
+    /// Show one dead letter: headers, key, value
     Show(show::ShowArgs),
-    /// Send them to the topics they were meant for; a plan only, unless --execute is given
+    /// Send dead letters to their original topics; without --execute, only print the plan
     Retry(retry::RetryArgs),
 }
 
 /// Where dead letters are read from.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SourceArgs {
-    /// The dead-letter topic [default: dead_letters.topic]
+    /// Dead-letter topic [default: dead_letters.topic]
     #[arg(long, value_name = "TOPIC")]
     pub from: Option<String>,
 
-    /// Kafka's addresses, comma-separated [default: as configured]
+    /// Kafka brokers, comma-separated [default: as configured]
     #[arg(short = 'b', long, value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 }
@@ -54,35 +54,35 @@ pub struct SourceArgs {
 /// What `list` and `retry` choose by; all that is given must hold.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct FilterArgs {
-    /// Rejected for this reason
+    /// Only letters with this rejection code
     #[arg(long, value_name = "CODE", value_parser = codes())]
     pub code: Option<String>,
 
-    /// Meant for this topic
+    /// Only letters for this topic
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
 
-    /// From this table, as the list prints it: public.outbox
+    /// Only letters from this table, as the list prints it, for example public.outbox
     #[arg(long, value_name = "TABLE")]
     pub table: Option<String>,
 
-    /// Whose header `event_type` is this
+    /// Only letters with this `event_type` header
     #[arg(long, value_name = "TYPE")]
     pub event_type: Option<String>,
 
-    /// Of the row with this id
+    /// Only the letter of the row with this id
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
 
-    /// With a timestamp no older than this, such as 30m or 24h
+    /// Only letters of this last period, for example 30m or 24h
     #[arg(long, value_name = "DURATION", value_parser = crate::parse_duration)]
     pub since: Option<Duration>,
 
-    /// Only the first N, by partition and offset
+    /// Only the first N letters, by partition and offset
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
 
-    /// Also those that were retried already
+    /// Include letters that were already retried
     #[arg(long)]
     pub all: bool,
 }

@@ -57,28 +57,29 @@ const STAY_RATE: u32 = 100;
 /// `demo [--rate N] [--count N] [--kill-every 5s] [--delivery ..] [--stay] [--brokers ..] [--database-url ..]`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "--set, --config and POSTRIDER_* variables configure the demo's relay, except for the servers, \nthe slot, the publication and the table.\n\nExamples:\n  postrider demo\n  postrider demo --stay\n  postrider demo --kill-every 1s --brokers localhost:9092 --delivery exactly_once\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
+    after_help = "--set, --config and POSTRIDER_* variables configure the relay of the demo, except servers,\nslot, publication and table.\n\nExamples:\n  postrider demo\n  postrider demo --stay\n  postrider demo --kill-every 1s --brokers localhost:9092 --delivery exactly_once\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
 )]
 pub struct DemoArgs {
     /// Orders per second
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: u32,
-    /// Orders in all
+    /// Total number of orders
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// Kill and restart the relay this often, such as 5s
+    /// Interval of kills and restarts of the relay, for example 5s
     #[arg(long, value_name = "TIME", value_parser = super::parse_duration)]
     pub kill_every: Option<Duration>,
-    /// at_least_once or exactly_once, as kafka.delivery
+    /// Delivery guarantee, as kafka.delivery
     #[arg(long, value_name = "HOW", value_parser = ["at_least_once", "exactly_once"])]
     pub delivery: Option<String>,
-    /// After the verdict go on with some orders a second, until Ctrl-C: for the dashboard
+    /// Keep placing a few orders per second after the verdict, until Ctrl-C, so that you can
+    /// look at the dashboard
     #[arg(long)]
     pub stay: bool,
-    /// A real Kafka instead of the embedded broker
+    /// Use this Kafka instead of the embedded broker
     #[arg(long, value_name = "HOST:PORT,..")]
     pub brokers: Option<String>,
-    /// A real Postgres instead of a private one
+    /// Use this Postgres instead of a private one
     #[arg(long, value_name = "URL")]
     pub database_url: Option<String>,
 }

@@ -55,14 +55,13 @@ const LIMIT: Duration = Duration::from_secs(9);
 /// `doctor [--check ID ..] [--allow ID ..] [--deny-warnings]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Asks Postgres, Kafka, the relay at http.bind and this machine, and writes nothing.
-A relay may run meanwhile. --fix --execute creates what is absent, and alters nothing
-that exists, but for a publication that lacks a table; the rest is left to you.
+Checks Postgres, Kafka, the relay at http.bind and this machine, and writes nothing. The relay
+may run meanwhile. --fix --execute creates missing objects and changes no existing object,
+except that it adds a table to a publication. With several streams, prints one report each;
+--stream selects one.
 
-Of several streams each has its report; --stream shows one.
-
-Exit code: 0 nothing fails, 1 something does (with --deny-warnings also if something
-warns). What made a check of --check impossible is shown with it, and counts.
+Exit code: 0 no failure, 1 a failure (with --deny-warnings, also a warning). With --check, the
+checks that a selected check depends on are shown and count, too, if they fail.
 
 Examples:
   postrider doctor
@@ -70,10 +69,10 @@ Examples:
   postrider doctor -q                          only what fails
   postrider doctor --check slot --check kafka.listeners
   postrider doctor --deny-warnings --allow kafka.tls --allow slot.limit
-  postrider doctor --fix                       what it would create; nothing is
+  postrider doctor --fix                       print what would be created
   postrider doctor --fix --execute")]
 pub struct DoctorArgs {
-    /// Show only checks whose id begins so, such as slot or slot.limit; may be repeated
+    /// Show only checks whose id starts with this, for example slot or slot.limit; repeatable
     #[arg(
         id = "only",
         long = "check",
@@ -83,19 +82,20 @@ pub struct DoctorArgs {
         hide_possible_values = true
     )]
     pub only: Vec<String>,
-    /// Of several streams ([[stream]] in the file) this one alone
+    /// Check only this stream, if the file has several ([[stream]])
     #[arg(long, value_name = "NAME")]
     pub stream: Option<String>,
-    /// Known, and no reason to exit with 1: checks whose id begins so; may be repeated
+    /// Ignore checks whose id starts with this in the exit code; repeatable
     #[arg(long, value_name = "ID", value_parser = IdParser, hide_possible_values = true)]
     pub allow: Vec<String>,
-    /// Exit with 1 if anything warns
+    /// Exit with code 1 on warnings
     #[arg(long)]
     pub deny_warnings: bool,
-    /// Say what of it can be created without a risk: table, publication, slot, topics, partitions of days to come
+    /// Plan what can be created without risk: table, publication, slot, topics, partitions of
+    /// future days
     #[arg(long)]
     pub fix: bool,
-    /// Create it, and check again; without it, --fix only prints the plan
+    /// Apply the plan and check again; without it, --fix only prints the plan
     #[arg(long, requires = "fix")]
     pub execute: bool,
 }

@@ -22,7 +22,7 @@ impl ExitCode {
     pub const ALL: [(Self, &'static str); 9] = [
         (Self::Ok, "ok, also after a clean drain"),
         (Self::CheckFailed, "a check failed, or an unforeseen error"),
-        (Self::Usage, "the command line was not understood"),
+        (Self::Usage, "invalid command line"),
         (Self::Poison, "stopped on a row that cannot be delivered (route.rejected = \"stop\")"),
         (
             Self::Unavailable,

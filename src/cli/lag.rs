@@ -20,21 +20,23 @@ use postrider_service::units::{InvalidValue, parse_size};
 /// `lag [--max SIZE] [--max-age DURATION]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 1 above a limit, and if the slot is lost; 78 if there is no slot, 69 if
-Postgres does not answer. The age is asked of the relay at http.bind: if it does not
-answer or does not read the slot, as a standby or while it is paused, the age is
-unknown, and --max-age is exceeded. With two relays, ask where each of them runs.
-Of several streams each is shown, and the exit code is the greatest; --stream shows one.
+Exit code: 1 above a limit or if the slot is lost, 78 if there is no slot, 69 if Postgres does
+not answer.
+
+The relay at http.bind reports the age. If that relay does not answer, is in standby or is
+paused, the age is unknown and --max-age counts as exceeded. With two relays, run lag beside
+each of them. With several streams, all are shown, and the exit code is the greatest; --stream
+selects one.
 
 Examples:
   postrider lag
   postrider lag --max 1GiB --max-age 5m || mail -s 'the outbox is behind' ops@example.org
   postrider lag --output json | jq .lag_bytes")]
 pub struct LagArgs {
-    /// Unacknowledged WAL, at most
+    /// Maximum unacknowledged WAL
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max: Option<u64>,
-    /// Age of the oldest transaction that is not acknowledged, at most
+    /// Maximum age of the oldest unacknowledged transaction
     #[arg(long, value_name = "DURATION", value_parser = crate::parse_duration)]
     pub max_age: Option<Duration>,
 }

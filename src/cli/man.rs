@@ -17,10 +17,10 @@ use super::failure::CommandFailure;
     after_help = "Examples:\n  postrider man | man -l -\n  postrider man dead-letters retry | man -l -\n  postrider man --into /usr/local/share/man/man1"
 )]
 pub struct ManArgs {
-    /// The command, such as `run` or `dead-letters retry`; without one, the program itself
+    /// Command, for example `run` or `dead-letters retry` [default: the program itself]
     #[arg(value_name = "COMMAND")]
     words: Vec<String>,
-    /// Write every page into this folder instead
+    /// Write all pages into this folder instead
     #[arg(long, value_name = "FOLDER", conflicts_with = "words")]
     into: Option<PathBuf>,
 }

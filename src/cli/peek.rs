@@ -26,19 +26,19 @@ const MESSAGES_MAX: u32 = 1_000_000;
 /// `peek [--limit N]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Postgres decodes its log from where the slot stands, a transaction always to its end: one
-of millions of rows goes through a file on the server. A relay that starts meanwhile waits
-for the slot. While a relay reads the slot, a temporary copy of it is read, for which the
-server must have a free slot; rows whose delivery is not acknowledged yet are shown too.
-The role needs REPLICATION.
+Postgres decodes the WAL from the position of the slot, and each transaction to its end. A
+transaction of millions of rows is spilled to disk on the server. A relay that starts meanwhile
+waits for the slot. While a relay uses the slot, peek reads a temporary copy of it, for which
+the server needs a free slot. Then unacknowledged rows are shown, too. The role needs
+REPLICATION.
 
-Exit code: 1 if no row was reached within a million messages of other tables.
+Exit code: 1 if peek finds no row within a million messages of other tables.
 
 Examples:
   postrider peek
   postrider peek --limit 1000 | jq -r .topic | sort | uniq -c")]
 pub struct PeekArgs {
-    /// Rows, at most
+    /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub limit: u32,

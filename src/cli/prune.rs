@@ -40,38 +40,40 @@ const COUNTED: u32 = 50_000;
 /// `prune --older-than TIME [--slot NAME ...] [--execute]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A row is deleted if it is older than that and every slot named has passed it: its transaction
-committed before the slot's position, which follows what Kafka has confirmed. Rows from before the
-slot's stream began, which a lost slot may not have delivered, are kept. Of a table that is
-partitioned by outbox.created_at, whole partitions are dropped, and rows deleted from the default
-partition only.
+Deletes a row if it is old enough and every slot has passed it: the row's transaction committed
+before the position of the slot, which follows the confirmations of Kafka. Rows written before
+the stream of a slot began are kept, because a lost slot may not have delivered them. If the
+table is partitioned by outbox.created_at, whole partitions are dropped, and rows are deleted
+only from the default partition.
 
 Examples:
-  postrider prune --older-than 7d                          what would be deleted; nothing is
+  postrider prune --older-than 7d                          print the plan; nothing is deleted
   postrider prune --older-than 7d --execute
-  postrider prune --older-than 7d --ahead 7 --execute      partitions of the next days, too
+  postrider prune --older-than 7d --ahead 7 --execute      create partitions of the next days, too
   postrider prune --older-than 7d --slot postrider --slot audit --execute")]
 pub struct PruneArgs {
-    /// How old a row must be, such as 7d
+    /// Minimum age of a row, for example 7d
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub older_than: Duration,
-    /// A slot that must have passed a row; may be repeated [default: source.slot]
+    /// Slot that must have passed a row; repeatable [default: source.slot]
     #[arg(long, value_name = "NAME")]
     pub slot: Vec<String>,
-    /// Make the partitions of so many days to come, of a table that is partitioned by outbox.created_at
+    /// Create the partitions of this many future days, for a table partitioned by
+    /// outbox.created_at
     #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=366))]
     pub ahead: Option<u32>,
-    /// Rows in one transaction
+    /// Rows per transaction
     #[arg(long, value_name = "N", default_value_t = 5_000,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub batch: u32,
     /// Pause after each transaction, to limit the load
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = parse_duration)]
     pub pause: Duration,
-    /// How long a lock is waited for, at most half of Postgres's deadlock_timeout for a partition
+    /// Maximum wait for a lock; for a partition, at most half of Postgres's deadlock_timeout
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_duration)]
     pub lock_timeout: Duration,
-    /// Rows from before a slot's stream began were delivered: delete them too
+    /// Also delete rows written before the slot's stream began. You must know that they
+    /// were delivered
     #[arg(long)]
     pub from_before_slot: bool,
     /// Apply; without it, only print the plan

@@ -30,35 +30,40 @@ use postrider_relay::{
 /// `repair [--since MOMENT] [--until MOMENT] [--unknown send|skip] [--execute] ..`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Compares the rows that are still in the outbox with the records of their topics, by id. With --execute it makes
-the slot (anew, if it was lost, has passed rows that are missing, or, with --drop-slot, cannot be decoded past a
-change), sends the rows that are missing, in the order of outbox.order_by, each with the header postrider-origin: repair, and ends; `postrider run` then
-delivers what has committed since. Writers keep running; stop the relay. Run it again after an interruption: it
-compares anew. What cannot be known, such as rows of a compacted topic, or of before the stream began (`setup
---existing skip`), is refused unless --unknown says what becomes of them.
+Compares the rows in the outbox with the records of their topics, by id. With --execute, repair
+creates the slot and sends the missing rows in the order of outbox.order_by, with the header
+postrider-origin: repair. `postrider run` then delivers all rows committed since.
+
+The slot is replaced if it was lost, if it has passed missing rows, or, with --drop-slot, if it
+cannot be decoded. Stop the relay first; writers keep running. After an interruption, run repair
+again.
+
+Rows whose delivery is unknown are refused unless --unknown is given, for example rows of a
+compacted topic, or rows written before the stream began (`setup --existing skip`).
 
 Examples:
-  postrider repair                         what is missing, and what it would do; nothing is written
+  postrider repair                         print the plan; nothing is written
   postrider repair --execute --rate 20000  at most 20,000 rows a second
   postrider repair --since 2d --unknown skip --execute")]
 pub struct RepairArgs {
-    /// Only rows written at or after this, by outbox.created_at: a time, or how long ago, such as 2h
+    /// Only rows written at or after this (outbox.created_at): a time, or a duration ago, for
+    /// example 2h
     #[arg(long, value_name = "MOMENT")]
     pub since: Option<String>,
     /// Only rows written before this
     #[arg(long, value_name = "MOMENT")]
     pub until: Option<String>,
-    /// Rows of which nobody can tell whether they were delivered: send or skip them [default: refuse]
+    /// What happens to rows whose delivery is unknown: send or skip [default: refuse]
     #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
     pub unknown: Option<Unknown>,
-    /// Drop an existing slot, also one that cannot be decoded, with what it has not delivered, such as rows that were
-    /// deleted again and logical messages, which are in no table
+    /// Drop an existing slot, even if it cannot be decoded. Its undelivered data that no table
+    /// contains is lost: deleted rows and logical messages.
     #[arg(long)]
     pub drop_slot: bool,
-    /// Rows a second, at most
+    /// Maximum rows per second
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// The folder for temporary files, some 220 bytes for each row [default: the system's]
+    /// Folder for temporary files, about 220 bytes per row [default: the system's]
     #[arg(long, value_name = "FOLDER")]
     pub work_dir: Option<PathBuf>,
     /// Repair; without it, only print the plan

@@ -31,43 +31,45 @@ use postrider_service::units::parse_duration;
         .args(["since", "until", "types", "keys", "ids", "all"])
 ))]
 #[command(after_help = "\
-Reads the rows from the table, through the same routing, and sends them at least once, in the order of
-outbox.order_by; each record has the header postrider-origin: replay and no postrider-lsn. Consumers that know
-a row's id take it for a repeat. Rows that fit every kind of filter that is given; of one kind, any value.
+Reads rows from the table, routes them as the relay does, and sends them at least once in the
+order of outbox.order_by. Each record has the header postrider-origin: replay and no
+postrider-lsn. Consumers that remember row ids treat it as a duplicate. A row must match every
+kind of filter; within one kind, any value.
 
 Examples:
-  postrider replay --since 2h                          how many rows that is; nothing is sent
+  postrider replay --since 2h                          print the number of rows; nothing is sent
   postrider replay --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --type OrderPlaced --execute
   postrider replay --key order-4711 --to orders.replayed --execute")]
 pub struct ReplayArgs {
-    /// Written at or after this, by outbox.created_at: a time such as 2026-11-20T08:00:00Z, or how long ago, such as 2h
+    /// Rows written at or after this (outbox.created_at): a time, for example
+    /// 2026-11-20T08:00:00Z, or a duration ago, for example 2h
     #[arg(long, value_name = "MOMENT")]
     pub since: Option<String>,
-    /// Written before this
+    /// Rows written before this
     #[arg(long, value_name = "MOMENT")]
     pub until: Option<String>,
-    /// Of this event type; may be repeated
+    /// Rows of this event type; repeatable
     #[arg(long = "type", value_name = "TYPE")]
     pub types: Vec<String>,
-    /// Of this aggregate id; may be repeated
+    /// Rows of this aggregate id; repeatable
     #[arg(long = "key", value_name = "KEY")]
     pub keys: Vec<String>,
-    /// With this id; may be repeated
+    /// Rows with this id; repeatable
     #[arg(long = "id", value_name = "ID")]
     pub ids: Vec<String>,
     /// All rows of the table
     #[arg(long, conflicts_with_all = ["since", "until", "types", "keys", "ids"])]
     pub all: bool,
-    /// Send all of them to this topic
+    /// Send all rows to this topic
     #[arg(long, value_name = "TOPIC", value_parser = topic)]
     pub to: Option<String>,
-    /// Rows a second, at most
+    /// Maximum rows per second
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// Send; without it, only print how many rows fit
+    /// Send; without it, only print how many rows match
     #[arg(long, conflicts_with = "dry_run")]
     pub execute: bool,
-    /// Only print how many rows fit, as without --execute
+    /// Only print how many rows match, as without --execute
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -53,13 +53,13 @@ Examples:
   postrider route --debezium connector.json < rows.jsonl
   postrider route --from-database --limit 100 | jq .topic")]
 pub struct RouteArgs {
-    /// Route as this Debezium configuration says: Connect JSON, or Debezium Server properties
+    /// Route by this Debezium configuration: Connect JSON or Debezium Server properties
     #[arg(long, value_name = "FILE")]
     pub debezium: Option<PathBuf>,
-    /// Route the last rows of the outbox tables, by their place in them, instead of lines on stdin
+    /// Route the last rows of the outbox tables instead of lines on stdin
     #[arg(long)]
     pub from_database: bool,
-    /// How many rows of each table
+    /// Maximum number of rows per table
     #[arg(
         long,
         value_name = "N",

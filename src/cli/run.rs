@@ -59,19 +59,19 @@ const ONCE_PATIENCE: Duration = Duration::from_mins(1);
     after_help = "Examples:\n  postrider run\n  postrider run --once\n  PGHOST=db PGUSER=postrider POSTRIDER_KAFKA__BROKERS=kafka:9092 postrider run"
 )]
 pub struct RunArgs {
-    /// Deliver what was committed when it started, acknowledge it, exit; without progress for a minute
-    /// (or retry.give_up_after, if that is set), exit with 69. It waits for its turn while another relay has
-    /// the slot, unless --no-wait is given
+    /// Deliver all rows committed before the start, acknowledge them and exit. Exit with code
+    /// 69 after one minute without progress (or retry.give_up_after, if set). Wait while
+    /// another relay uses the slot, unless --no-wait is given.
     #[arg(long)]
     pub once: bool,
-    /// Decode and route to stdout what was committed when it started; nothing is sent, acknowledged or
-    /// created, and no topic is asked for
+    /// Decode and route all rows committed before the start, and print them. Nothing is sent,
+    /// acknowledged, created or looked up.
     #[arg(long)]
     pub dry_run: bool,
-    /// Exit with code 75 instead of waiting when another relay holds the slot
+    /// Exit with code 75 if another relay uses the slot, instead of waiting
     #[arg(long)]
     pub no_wait: bool,
-    /// Run what this Debezium file is imported to, in the place of a configuration file
+    /// Import this Debezium file and use it instead of a configuration file
     #[arg(long, value_name = "FILE")]
     pub debezium: Option<PathBuf>,
 }

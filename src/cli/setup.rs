@@ -41,9 +41,9 @@ use postrider_relay::{Plan, begin_stream};
 /// `setup [--print] [--table SCHEMA.NAME] [--from-now] [--no-slot] [--debezium FILE] [--topics[=NAME,..]]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The role that runs it needs rights only for what is missing: CREATE on the schema for the table,
+The role needs only the rights for what is missing: CREATE on the schema for the table,
 ownership of the table and CREATE on the database for the publication, REPLICATION for the slot.
-Of several streams each is set up, also if that of another one fails; --stream names one.
+With several streams, setup runs for each, also if one fails; --stream selects one.
 
 Examples:
   postrider setup --topics=OrderPlaced,OrderPaid
@@ -51,34 +51,34 @@ Examples:
   postrider setup --debezium connector.json   and then:  postrider run --debezium connector.json
   postrider setup --existing send              and then:  postrider backfill --execute
   PGUSER=owner postrider setup --no-slot      and then, as the relay's role:  postrider setup
-  postrider setup --partition day             days can be dropped: postrider prune
+  postrider setup --partition day             postrider prune drops whole days
   postrider setup --print --no-slot | psql shop")]
 pub struct SetupArgs {
-    /// Print the SQL, and the commands for the topics; change nothing
+    /// Print the SQL and the commands for topics; change nothing
     #[arg(long, alias = "dry-run")]
     pub print: bool,
-    /// An outbox table that exists already, in place of source.tables; may be repeated
+    /// Existing outbox table, instead of source.tables; repeatable
     #[arg(long, value_name = "SCHEMA.NAME")]
     pub table: Vec<String>,
-    /// Make the slot though there are rows: those are not delivered
+    /// Create the slot although the table has rows; existing rows are not delivered
     #[arg(long)]
     pub from_now: bool,
-    /// Leave the slot to another role
+    /// Do not create the slot; another role creates it
     #[arg(long)]
     pub no_slot: bool,
-    /// Set up what this Debezium file is imported to, in the place of a configuration file
+    /// Import this Debezium file and use it instead of a configuration file
     #[arg(long, value_name = "FILE")]
     pub debezium: Option<PathBuf>,
-    /// What becomes of rows that are there already: `skip` is --from-now; `send` leaves the slot to `postrider
-    /// backfill`, which delivers them first
+    /// What happens to existing rows: `skip` is the same as --from-now; with `send`, `postrider
+    /// backfill` delivers them and then creates the slot
     #[arg(long, value_name = "ROWS", conflicts_with_all = ["from_now", "no_slot"])]
     pub existing: Option<ExistingRows>,
-    /// Partition an outbox table that is made by days of created_at: today's, the next seven, and a default
-    /// partition; `postrider prune --ahead` adds those that follow
+    /// Partition a new outbox table by day of created_at: today, the next seven days, and a
+    /// default partition. `postrider prune --ahead` adds later days.
     #[arg(long, value_name = "BY", conflicts_with = "table")]
     pub partition: Option<PartitionBy>,
-    /// Create the topics that rows of the table name, these besides, and those for dead letters and
-    /// progress
+    /// Create the topics of the rows in the table, the topics in this list, and the topics for
+    /// dead letters and progress
     #[arg(
         long,
         value_name = "NAME,..",
@@ -88,11 +88,11 @@ pub struct SetupArgs {
         default_missing_value = ""
     )]
     pub topics: Option<Vec<String>>,
-    /// Partitions of the topics of rows and dead letters that are created [default: the brokers']
+    /// Partitions of new topics for rows and dead letters [default: the brokers']
     #[arg(long, value_name = "N", requires = "topics",
           value_parser = clap::value_parser!(i32).range(1..=10_000))]
     pub partitions: Option<i32>,
-    /// Replicas of the topics that are created [default: the brokers']
+    /// Replicas of new topics [default: the brokers']
     #[arg(long, value_name = "N", requires = "topics",
           value_parser = clap::value_parser!(i32).range(1..=100))]
     pub replication: Option<i32>,
@@ -101,16 +101,16 @@ pub struct SetupArgs {
 /// What becomes of rows that are there before the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExistingRows {
-    /// They are delivered by `postrider backfill`, which makes the slot.
+    /// `postrider backfill` delivers them and creates the slot.
     Send,
-    /// They are not delivered.
+    /// Existing rows are not delivered.
     Skip,
 }
 
 /// What an outbox table is partitioned by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PartitionBy {
-    /// The day, in UTC.
+    /// By day, in UTC.
     Day,
 }
 

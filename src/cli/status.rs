@@ -23,9 +23,9 @@ use gather::Status;
 /// `status [--watch [DURATION]]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 1 if the slot is missing, lost or read by nobody, if the relay at http.bind
-hangs, is not ready or is paused, or if Postgres or Kafka does not answer. Of several
-streams each is shown, and the exit code is 1 if that is so of one; --stream shows one.
+Exit code: 1 if the slot is missing, lost or inactive, if the relay at http.bind hangs, is not
+ready or is paused, or if Postgres or Kafka does not answer. With several streams, all are
+shown, and the exit code is 1 if one has a problem; --stream selects one.
 
 Examples:
   postrider status

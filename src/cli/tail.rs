@@ -37,12 +37,12 @@ pub struct TailArgs {
     #[arg(required = true, value_name = "TOPIC")]
     pub topics: Vec<String>,
 
-    /// Kafka's addresses, comma-separated [default: as configured]
+    /// Kafka brokers, comma-separated [default: as configured]
     #[arg(short = 'b', long, value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 
-    /// Where to begin: beginning, end, N, -N (N offsets before the end of each partition; markers of
-    /// transactions, which are not shown, take some of them), @MILLISECONDS
+    /// Start: beginning, end, N, -N (N offsets before the end of each partition, including
+    /// hidden transaction markers), @MILLISECONDS
     #[arg(
         short = 'o',
         long,
@@ -56,7 +56,7 @@ pub struct TailArgs {
     #[arg(short, long, value_name = "N")]
     pub partition: Option<i32>,
 
-    /// Stop at the end instead of following; topics are then read one after another
+    /// Exit at the end instead of following. Topics are then read one after another.
     #[arg(short = 'e', long)]
     pub exit: bool,
 
@@ -64,11 +64,11 @@ pub struct TailArgs {
     #[arg(short = 'n', short_alias = 'c', long, value_name = "N")]
     pub count: Option<u64>,
 
-    /// Write each record in this format, see below
+    /// Print each record in this format, see below
     #[arg(short, long, value_name = "FORMAT", conflicts_with = "json", allow_hyphen_values = true)]
     pub format: Option<Template>,
 
-    /// Write each record as one line of JSON, in kcat's layout
+    /// Print each record as one line of JSON, in kcat's layout
     #[arg(short = 'J', long)]
     pub json: bool,
 

@@ -39,11 +39,11 @@ Without a terminal: postrider status --watch
 
 Examples:
   postrider top
-  postrider top --stream orders            of several streams the one of that name
+  postrider top --stream orders            show this stream of several
   postrider top --url http://127.0.0.1:8485
   NO_COLOR=1 postrider top")]
 pub struct TopArgs {
-    /// Where the relay serves HTTP [default: http.bind of the configuration]
+    /// URL of the relay's HTTP server [default: http.bind of the configuration]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
 }

@@ -26,33 +26,33 @@ use records::{Found, Search, Wanted};
 /// `trace ID .. [--topic NAME ..]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads the topics that the rows are routed to today, from some minutes before the oldest row
-was written, and from the beginning for what is not found there. For rows that are not in
-the table any more name the topics: without Postgres, only those are read.
+Reads the topics that the rows are routed to, from a few minutes before the oldest row was
+written, and then from the beginning. For rows that were deleted from the table, name the
+topics. Without Postgres, only named topics are read.
 
 State:
-  delivered    its record is in a topic
-  dead_letter  it is in the dead-letter topic; sent_again: `dead-letters retry` has sent it,
+  delivered    the record is in a topic
+  dead_letter  the row is in the dead-letter topic; sent_again: `dead-letters retry` sent it
                to a topic that was not read
-  pending      the slot is not known to have passed it (Postgres says so after up to 15 s)
-  lost         the slot that has not passed it is lost or gone: postrider repair
-  dropped      a rule leaves it out
-  missing      the slot has passed it, and it is in no topic that was searched
-  unknown      neither row nor record
-Exit code: 1 if a row is lost, missing or unknown; 2 if an id cannot be one.
+  pending      the slot has not passed the row yet (Postgres reports that after up to 15 s)
+  lost         the slot that has not passed the row is lost or dropped: postrider repair
+  dropped      a routing rule drops the row
+  missing      the slot has passed the row, and no topic that was read contains it
+  unknown      neither a row nor a record exists
+Exit code: 1 if a row is lost, missing or unknown; 2 if an id is invalid.
 
 Examples:
   postrider trace c0ffee00-0000-4000-8000-000000000042
   postrider trace --output json 0192.. | jq -r '.records[] | \"\\(.topic) \\(.partition) \\(.offset)\"'
   postrider trace --topic OrderPaid --topic OrderShipped c0ffee00-0000-4000-8000-000000000042")]
 pub struct TraceArgs {
-    /// Ids of rows
+    /// Row ids
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
-    /// A topic to read besides those that the rows are routed to; may be repeated
+    /// Additional topic to read, besides the topics that rows are routed to; repeatable
     #[arg(long = "topic", value_name = "TOPIC")]
     pub topics: Vec<String>,
-    /// Kafka's addresses, comma-separated [default: as configured]
+    /// Kafka brokers, comma-separated [default: as configured]
     #[arg(short = 'b', long, value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 }

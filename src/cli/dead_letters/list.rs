@@ -34,8 +34,8 @@ const CHUNK: usize = 1_000;
 /// `dead-letters list [filters]`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Columns: partition:offset, time, code, table, intended topic, id, key, size of the value, reason;
-on two lines where the terminal is too narrow for one.
+Columns: partition:offset, time, code, table, intended topic, id, key, size of the value,
+reason. On a narrow terminal, each letter takes two lines.
 
 Examples:
   postrider dead-letters list

@@ -20,29 +20,30 @@ use postrider_relay::{ControlRequest, Meter, StopSignal, Total, Unit};
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
-A record that was sent again keeps its id, and has a last header postrider-retried with the place of
-its dead letter. Once it is stored a receipt is written to the dead-letter topic: what has a receipt
-is not sent twice. An interruption in between repeats a record.
+A record that is sent again keeps its id and gets a last header, postrider-retried, with the
+position of its dead letter. After the brokers store the record, a receipt is written to the
+dead-letter topic. A letter with a receipt is not sent again. An interruption between the two
+repeats the record.
 
 Examples:
-  postrider dead-letters retry --code refused              the plan; nothing is sent
+  postrider dead-letters retry --code refused              print the plan; nothing is sent
   postrider dead-letters retry --code refused --execute
   postrider dead-letters retry 0:17 --to orders --execute  another topic")]
 pub struct RetryArgs {
-    /// Dead letters by place or by their row's id [default: all]
+    /// Dead letters, by position or by id of their rows [default: all]
     #[arg(value_name = "PARTITION:OFFSET|ID")]
     pub targets: Vec<String>,
 
-    /// Send to this topic instead of the ones they were meant for
+    /// Send to this topic instead of the original topics
     #[arg(long, value_name = "TOPIC", value_parser = legal_topic)]
     pub to: Option<String>,
 
-    /// Records per second, at most
+    /// Maximum records per second
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: u32,
 
-    /// Do it; otherwise only the plan is printed
+    /// Send; without it, only print the plan
     #[arg(long)]
     pub execute: bool,
 

@@ -20,19 +20,19 @@ use postrider_patterns::dead_letter::{DeadLetterError, Filter, StoredRecord, Tar
 /// `dead-letters show PARTITION:OFFSET|ID [--raw]`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A PARTITION:OFFSET is read directly; for an id the whole topic is read, and every dead letter with
-that id is shown.
+With PARTITION:OFFSET, reads one record. With an id, reads the whole topic and shows every dead
+letter with this id.
 
 Examples:
   postrider dead-letters show 0:17
   postrider dead-letters show 8f14e45f-ceea-467f-a8f1-2b9a5b9d1c11 --output json
   postrider dead-letters show 0:17 --raw > body")]
 pub struct ShowArgs {
-    /// The dead letter, by place or by its row's id
+    /// Dead letter, by position or by id of its row
     #[arg(value_name = "PARTITION:OFFSET|ID")]
     pub target: String,
 
-    /// Write the value's bytes and nothing else
+    /// Print only the bytes of the value
     #[arg(long)]
     pub raw: bool,
 

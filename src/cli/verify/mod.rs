@@ -26,60 +26,62 @@ const FOLLOWED: &str = "1h";
 /// `verify [--since T] [--until T] [--follow] ..`
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
-Reads the rows that are still in the outbox tables, in one snapshot, and the records of the topics that
-they are routed to. Rows that the slot has not passed are pending, not lost. Records whose row was
-deleted are counted and are no finding, unless --all-rows-kept says that no row is ever deleted.
+Compares the rows of the outbox tables, read in one snapshot, with the records of their topics.
+Rows that the slot has not passed are pending, not lost. Records of deleted rows are counted and
+are no finding, unless --all-rows-kept is given.
 
-Exit code: 0 clean, 1 not clean (or an error, which stderr tells).
+Exit code: 0 clean; 1 findings, or an error, which stderr prints.
 
 Examples:
-  postrider verify                        everything that is in the tables
+  postrider verify                        all rows of the tables
   postrider verify --since 24h --output json
-  postrider verify --follow --every 5m    the last hour, again and again
+  postrider verify --follow --every 5m    the last hour, every 5 minutes
   postrider verify --order-column sequence --all-rows-kept")]
 pub struct VerifyArgs {
-    /// Rows of this time (outbox.created_at) or later: a duration ago, such as 2h, or a time as Postgres reads it
+    /// Only rows written at or after this time (outbox.created_at): a duration ago, for example
+    /// 2h, or a time as Postgres reads it
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
 
-    /// Rows of before this time
+    /// Only rows written before this time
     #[arg(long, value_name = "TIME", conflicts_with = "follow")]
     pub until: Option<String>,
 
-    /// A column of whole numbers that rise within a key, such as a sequence: the order is judged by it too
+    /// Integer column that increases within a key, for example a sequence; verify checks the
+    /// order by it, too
     #[arg(long, value_name = "COLUMN")]
     pub order_column: Option<String>,
 
-    /// A topic to read besides those that the rows are routed to; may be repeated
+    /// Additional topic to read, besides the topics that rows are routed to; repeatable
     #[arg(long = "topic", value_name = "TOPIC")]
     pub topics: Vec<String>,
 
-    /// No row is ever deleted: a record without row is a phantom
+    /// Declare that rows are never deleted: a record without a row is a phantom
     #[arg(long, conflicts_with_all = ["since", "until", "follow"])]
     pub all_rows_kept: bool,
 
-    /// Whether records may come more than once: allow or forbid [default: by kafka.delivery]
+    /// Whether duplicates are allowed: allow or forbid [default: by kafka.delivery]
     #[arg(long, value_enum, value_name = "RULE", hide_possible_values = true)]
     pub duplicates: Option<Duplicates>,
 
-    /// How long to look again for rows that are pending
+    /// Time to wait for pending rows
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = crate::parse_duration)]
     pub grace: Duration,
 
-    /// The folder for temporary files, some 210 bytes for each row [default: the system's]
+    /// Folder for temporary files, about 210 bytes per row [default: the system's]
     #[arg(long, value_name = "FOLDER")]
     pub work_dir: Option<PathBuf>,
 
-    /// Do it again and again, for the rows of the last hour or of --since, until a signal
+    /// Repeat until a signal, for the rows of the last hour or of --since
     #[arg(long)]
     pub follow: bool,
 
-    /// With --follow: from one beginning to the next
+    /// With --follow: interval between the starts of two rounds
     #[arg(long, value_name = "DURATION", default_value = "1m", requires = "follow",
           value_parser = crate::parse_duration)]
     pub every: Duration,
 
-    /// Kafka's addresses, comma-separated [default: as configured]
+    /// Kafka brokers, comma-separated [default: as configured]
     #[arg(short = 'b', long, value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 }
