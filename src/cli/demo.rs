@@ -132,7 +132,7 @@ pub(crate) enum DemoError {
         /// Slot of another program than the demo.
         slot: String,
     },
-    #[error("stop_signal")]
+    #[error("the demo was interrupted")]
     Interrupted,
 }
 
