@@ -194,14 +194,14 @@ fn each_alert_of_the_relay_has_its_paragraph_of_the_runbook() {
 
 #[test]
 fn a_row_takes_the_way_that_is_listed() {
-    let document = texts().into_iter().find(|text| text.path == "docs/architecture.md");
-    report(&way::row(&document.expect("docs/architecture.md"), &sources()));
+    let document = texts().into_iter().find(|text| text.path == "docs/modules.md");
+    report(&way::row(&document.expect("docs/modules.md"), &sources()));
 }
 
 #[test]
 fn the_core_s_modules_use_each_other_as_is_listed() {
-    let document = texts().into_iter().find(|text| text.path == "docs/architecture.md");
-    report(&modules::of_core(&document.expect("docs/architecture.md"), &sources()));
+    let document = texts().into_iter().find(|text| text.path == "docs/modules.md");
+    report(&modules::of_core(&document.expect("docs/modules.md"), &sources()));
 }
 
 #[test]

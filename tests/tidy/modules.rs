@@ -1,4 +1,4 @@
-//! Which module of the core uses which, as docs/architecture.md lists it.
+//! Which module of the core uses which, as docs/modules.md lists it.
 //!
 //! Input: the document and the sources. Output: a [`Finding`] for each module of the core whose
 //! row in the table is missing, or names other modules than its code does. Tests may use any module;
@@ -68,7 +68,7 @@ mod tests {
     fn a_module_that_uses_what_its_row_does_not_name_is_reported() {
         let document = |row: &str| {
             let text = format!("{HEADING}listed:\n\n| module | uses |\n|---|---|\n{row}\n");
-            Text { path: "docs/architecture.md".to_owned(), text }
+            Text { path: "docs/modules.md".to_owned(), text }
         };
         let code = "//! [`crate::gate`]\nuse crate::lsn::Lsn;\nuse crate::ledger::Ticket;\n\
                     #[cfg(test)]\nmod tests { use crate::route::Router; }";

@@ -1,4 +1,4 @@
-//! A row's way through the code, as docs/architecture.md lists it.
+//! A row's way through the code, as docs/modules.md lists it.
 //!
 //! Input: the document and the sources. Output: a [`Finding`] for each line of the list that names a
 //! function that is not there, or that its caller does not call; and one if the way has grown.
@@ -86,7 +86,7 @@ mod tests {
 
     fn found(list: &str) -> usize {
         let text = format!("{HEADING}\n\n```text\n{list}```\n");
-        let document = Text { path: "docs/architecture.md".to_owned(), text };
+        let document = Text { path: "docs/modules.md".to_owned(), text };
         row(&document, &[Source::new("src/x.rs", CODE)]).len()
     }
 
