@@ -25,18 +25,23 @@ use postrider_relay::{
 
 /// `backfill [--execute] [--restart] [--rate ROWS]`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Creates the slot, delivers every row committed before it in the order of outbox.order_by, and
-exits. `postrider run` then delivers all rows committed since. Each record has the header
+#[command(after_help = "Creates the slot, delivers every row committed before it in the order of \
+outbox.order_by, and
+exits. `postrider run` then delivers all rows committed since. Each record \
+has the header
 postrider-origin: backfill.
 
-If progress is stored in Kafka (exactly_once, or progress.at_least_once), an interrupted
-backfill resumes where it stopped. The table and its publication must exist: `postrider setup
---existing send` creates the publication and no slot.
+If progress is stored in Kafka (exactly_once, or \
+progress.at_least_once), an interrupted
+backfill resumes where it stopped. The table and its \
+publication must exist: `postrider setup
+--existing send` creates the publication and no \
+slot.
 
 Examples:
-  postrider backfill                          print the plan; nothing is written
-  postrider backfill --execute --rate 20000   at most 20,000 rows a second")]
+  postrider backfill                          print the plan; nothing is \
+written
+  postrider backfill --execute --rate 20000   at most 20,000 rows per second")]
 pub struct BackfillArgs {
     /// Deliver; without it, only print the plan
     #[arg(long)]
@@ -141,7 +146,7 @@ pub(super) fn deliver(
 fn text(summary: &Summary) -> String {
     let Summary { confirmed, dead_letters, skipped, .. } = summary;
     let verdict = if summary.caught_up {
-        "the backfill has ended: `postrider run` delivers what has committed since"
+        "the backfill has ended: `postrider run` delivers the rows committed since"
     } else {
         "the backfill was interrupted: resume it before `postrider run`"
     };
@@ -184,7 +189,7 @@ fn print_plan(
             format!("a repair of slot `{slot}` has begun: a backfill would be refused")
         }
         (Some(_), _) => {
-            format!("goes on with a backfill of slot `{slot}` that has begun: these rows are left")
+            format!("would resume the backfill of slot `{slot}`: these rows are left")
         }
         (None, _) if found.has_streamed => format!(
             "a backfill would be refused: the stream of slot `{slot}` has begun before; `postrider repair` sends what is missing"

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &BrokerArgs) -> Result<(), BrokerCommandError> {
 fn topic(text: &str) -> Result<TopicArg, String> {
     let (name, partitions) = match text.rsplit_once(':') {
         Some((name, count)) => {
-            let count: i32 = count.parse().map_err(|_| format!("`{count}` is no number"))?;
+            let count: i32 = count.parse().map_err(|_| format!("`{count}` is not a number"))?;
             if !(1..=10_000).contains(&count) {
                 return Err("a topic has 1 to 10000 partitions".into());
             }

@@ -31,22 +31,29 @@ const END: Duration = Duration::from_secs(30);
 
 /// `ctl [--socket PATH] pause|resume|drain|reload|log-level|status`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Finds the relay by its configuration: http.control.socket, or http.bind with
-http.control.token_file. --socket reads no configuration, so that it also works while the file
+#[command(after_help = "Finds the relay by its configuration: http.control.socket, or http.bind \
+with
+http.control.token_file. --socket reads no configuration, so that it also works while the \
+file
 is wrong.
 
-Exit code: 1 if the relay refuses, 69 if no relay answers, 77 if this user may not control the
-relay, 78 if the configuration is wrong or has neither socket nor token.
+Exit code: 1 if the relay refuses, 69 if no relay answers, 77 if this user may \
+not control the
+relay, 78 if the configuration is wrong or has neither socket nor \
+token.
 
 Examples:
   postrider ctl pause
-  postrider ctl pause --stream orders    of several streams the one of that name
+  postrider ctl pause --stream orders    pause this \
+stream of several
   postrider ctl resume --stream orders   restart a failed stream
-  postrider ctl --socket /run/postrider/control status
-  postrider ctl log-level info,postrider::kafka=debug
+  postrider \
+ctl --socket /run/postrider/control status
+  postrider ctl log-level \
+info,postrider::kafka=debug
   postrider ctl status --output json | jq .paused
-  sudo -u postrider postrider ctl reload")]
+  sudo -u \
+postrider postrider ctl reload")]
 pub struct CtlArgs {
     /// Control socket of the relay, instead of the configured one
     #[arg(long, global = true, value_name = "PATH")]
@@ -122,7 +129,10 @@ pub(crate) fn run(args: &CtlArgs, context: &Context) -> Result<ExitCode, Command
     if let CtlCommand::Drain { wait: true } = command {
         way.wait_end(Duration::from_secs(answer.number("grace_seconds")) + END)?;
         if !context.json() {
-            context.print("the relay has ended; its exit code, 0 if everything was confirmed, is with who started it\n")?;
+            context.print(
+                "the relay has ended; its parent process has the exit code, 0 if \
+                           everything was confirmed\n",
+            )?;
         }
     }
     Ok(ExitCode::Ok)
@@ -152,7 +162,8 @@ impl Way {
         };
         let token = read_token(file).map_err(|why| {
             CommandFailure::new(ExitCode::Permission, ErrorCode::CONTROL_TOKEN, why).help(
-                "run it on the relay's machine, as a user who may read that file; or set http.control.socket",
+                "run it on the relay's machine, as a user with read access to that file; or set \
+                 http.control.socket",
             )
         })?;
         Ok(Self::Http { address: reachable(bind), token })
@@ -184,7 +195,7 @@ impl Way {
         let text = text.map_err(|error| self.silent(&error))?;
         Answer::of(&text).ok_or_else(|| {
             let what =
-                format!("what answers at {} is no relay that can be controlled", self.name());
+                format!("the server at {} is not a relay that can be controlled", self.name());
             CommandFailure::new(ExitCode::Unavailable, ErrorCode::RELAY_SILENT, what)
                 .help("is that the address of the relay's HTTP server, http.bind, and is the relay of this version?")
         })
@@ -199,7 +210,10 @@ impl Way {
         let what = format!("no relay answers at {}", self.name());
         CommandFailure::new(ExitCode::Unavailable, ErrorCode::RELAY_SILENT, what)
             .why(error.to_string())
-            .help("is it running, and was it started with this configuration? `postrider status` shows who reads the slot")
+            .help(
+                "is it running, and was it started with this configuration? `postrider status` \
+                   shows the session that uses the slot",
+            )
     }
 
     fn wait_end(&self, limit: Duration) -> Result<(), CommandFailure> {
@@ -216,7 +230,7 @@ impl Way {
         }
         let what = format!("the relay at {} is still there", self.name());
         Err(CommandFailure::new(ExitCode::CheckFailed, ErrorCode::CONTROL_REFUSED, what)
-            .why(format!("it was told to end {} s ago", limit.as_secs())))
+            .why(format!("it received the signal to end {} s ago", limit.as_secs())))
     }
 }
 
@@ -296,7 +310,7 @@ fn told(command: &CtlCommand, body: &Value) -> String {
             notes.find(|note| note.starts_with("paused ")).unwrap_or("paused").to_owned() + "\n"
         }
         CtlCommand::Resume if body.get("begins_anew_at").is_some_and(Value::is_string) => {
-            "resumed: the stream, which had failed, begins anew\n".to_owned()
+            "resumed: the failed stream restarts\n".to_owned()
         }
         CtlCommand::Resume => "resumed\n".to_owned(),
         CtlCommand::Drain { .. } => format!(

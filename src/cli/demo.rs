@@ -103,7 +103,8 @@ pub(crate) enum DemoError {
     #[error("the demo chooses `{0}` itself")]
     Chosen(&'static str),
     #[error(
-        "the embedded broker shows what aborted transactions wrote, so that killed relays would seem to repeat rows"
+        "the embedded broker shows records of aborted transactions, so that killed relays would \
+         seem to repeat rows"
     )]
     NoTransactions,
     #[error("the demo's SQL failed")]
@@ -155,8 +156,8 @@ impl DemoError {
             Self::Load(error) => error.hint(),
             Self::Consumer(error) => error.hint(),
             Self::InUse { .. } => Some(
-                "the demo's orders would reach whoever reads that slot: give it a database of its \
-                 own, CREATE DATABASE postrider_demo"
+                "the demo's orders would reach the reader of that slot: use a separate database, \
+                 CREATE DATABASE postrider_demo"
                     .to_owned(),
             ),
             _ => None,

@@ -324,7 +324,7 @@ fn position(
 ) -> Position {
     const ID: &str = "progress.position";
     if !plan.keeps_progress() {
-        let checks = vec![Check::pass(ID, "the slot alone says where delivery goes on")];
+        let checks = vec![Check::pass(ID, "only the slot stores where delivery resumes")];
         return Position { checks, no_beginning: Some(beginning::UNKEPT) };
     }
     if !kafka_answers {
@@ -388,7 +388,7 @@ fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client)
     const ID: &str = "progress.position";
     let slot = plan.config.source.slot.clone();
     let Ok(server) = runtime.block_on(control::server(client)) else {
-        return Check::unknown(ID, "the server does not say who it is");
+        return Check::unknown(ID, "the server does not report the session");
     };
     let found = match progress_of(plan, &server, &slot) {
         Err(failure) => {

@@ -148,9 +148,9 @@ fn needs_slot(config: &Config, what: &str) -> Result<(), CommandFailure> {
         format!("`{what}` is about a replication slot, and source.mode = \"poll\" has none");
     let failure = CommandFailure::new(ExitCode::Config, ErrorCode::P110, reason);
     Err(failure.help(
-        "rows wait in their tables, and are told from others by source.poll.mark: `postrider run` delivers those that \
-         are there, `postrider replay` sends some again, `postrider route --from-database` shows what would be sent; \
-         delivered rows may be deleted by SQL",
+        "rows wait in their tables, and source.poll.mark marks the delivered ones: `postrider \
+         run` delivers those that are there, `postrider replay` sends some again, `postrider \
+         route --from-database` shows what would be sent; delivered rows may be deleted by SQL",
     ))
 }
 

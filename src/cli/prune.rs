@@ -129,7 +129,7 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<ExitCode, Comma
         }
         if run.is_stopped() {
             let kept =
-                if args.execute { "what was deleted stays deleted" } else { "nothing was changed" };
+                if args.execute { "deleted rows stay deleted" } else { "nothing was changed" };
             drop(display);
             tell_interrupted(meter.reading(), kept, (&[], &[]));
             return Ok(ExitCode::Unavailable);

@@ -29,22 +29,30 @@ use postrider_relay::{
 
 /// `repair [--since MOMENT] [--until MOMENT] [--unknown send|skip] [--execute] ..`
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Compares the rows in the outbox with the records of their topics, by id. With --execute, repair
-creates the slot and sends the missing rows in the order of outbox.order_by, with the header
-postrider-origin: repair. `postrider run` then delivers all rows committed since.
+#[command(after_help = "Compares the rows in the outbox with the records of their topics, by id. \
+With --execute, repair
+creates the slot and sends the missing rows in the order of \
+outbox.order_by, with the header
+postrider-origin: repair. `postrider run` then delivers all \
+rows committed since.
 
-The slot is replaced if it was lost, if it has passed missing rows, or, with --drop-slot, if it
-cannot be decoded. Stop the relay first; writers keep running. After an interruption, run repair
+The slot is replaced if it was lost, if it has passed missing rows, or, \
+with --drop-slot, if it
+cannot be decoded. Stop the relay first; writers keep running. After an \
+interruption, run repair
 again.
 
-Rows whose delivery is unknown are refused unless --unknown is given, for example rows of a
-compacted topic, or rows written before the stream began (`setup --existing skip`).
+Rows whose delivery is unknown are refused unless --unknown is \
+given, for example rows of a
+compacted topic, or rows written before the stream began (`setup \
+--existing skip`).
 
 Examples:
-  postrider repair                         print the plan; nothing is written
-  postrider repair --execute --rate 20000  at most 20,000 rows a second
-  postrider repair --since 2d --unknown skip --execute")]
+  postrider repair                         print the plan; nothing \
+is written
+  postrider repair --execute --rate 20000  at most 20,000 rows per second
+  postrider \
+repair --since 2d --unknown skip --execute")]
 pub struct RepairArgs {
     /// Only rows written at or after this (outbox.created_at): a time, or a duration ago, for
     /// example 2h
@@ -141,10 +149,10 @@ fn text(summary: &Summary) -> String {
     let Summary { confirmed, dead_letters, skipped, repaired, .. } = summary;
     let compared = repaired.as_ref().map(counts).unwrap_or_default();
     if let Some(why) = &summary.nothing_to_repair {
-        return format!("{compared}{why}\n`postrider run` delivers what has committed since\n");
+        return format!("{compared}{why}\n`postrider run` delivers the rows committed since\n");
     }
     let verdict = if summary.caught_up {
-        "the repair has ended: `postrider run` delivers what has committed since"
+        "the repair has ended: `postrider run` delivers the rows committed since"
     } else {
         "the repair was interrupted: resume it before `postrider run`"
     };

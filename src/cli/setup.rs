@@ -254,8 +254,9 @@ fn another_role(role: String) -> CommandFailure {
 const TO_BACKFILL: &str = "the slot is left to `postrider backfill --execute`, which delivers the rows \
                            that are there and makes it";
 
-const HAS_SLOT: &str = "the slot exists: rows of before it are not sent by `postrider backfill`, which makes its slot; \
-                        `postrider repair` sends those of them that are missing in Kafka";
+const HAS_SLOT: &str = "the slot exists: `postrider backfill`, which creates its slot, does not \
+                        send earlier rows; `postrider repair` sends the earlier rows that are \
+                        missing in Kafka";
 
 const NO_SUCH_TABLE: &str = "--table must name an existing table: correct the name; to create the \
                              table, leave --table out and set source.tables to its name";

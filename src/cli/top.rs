@@ -210,12 +210,12 @@ fn ask(target: &Target, known_ms: i64) -> Reply {
         match status {
             200 => Ok(body),
             404 => Err(format!(
-                "what answers at {address} serves no {path}: http.dashboard is false there, or it is no relay"
+                "the server at {address} serves no {path}: its http.dashboard is false, or it is not a relay"
             )),
             _ => Err(format!("{address} answers {status} to {path}: {}", body.trim())),
         }
     };
-    let foreign = |_| format!("what answers at {address} is no relay of this version");
+    let foreign = |_| format!("the server at {address} is not a relay of this version");
     let streams: Vec<_> = serde_json::from_str(&text("/api/v1/streams")?).map_err(foreign)?;
     let query = target.query(&streams)?;
     let state = text(&format!("/api/v1/state?{query}"))?;

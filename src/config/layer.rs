@@ -189,7 +189,9 @@ const IN_URL: [(&[&str], &str); 2] = [
 pub(super) fn did_you_mean(key: &str) -> String {
     if key.starts_with("stream.") {
         // A suggestion would be an option at the top level, which applies to every stream.
-        return "what is of one stream stands in its [[stream]] in the file, a secret as `url_file = \"PATH\"`".to_owned();
+        return "an option of one stream belongs in its [[stream]] in the file, a secret as \
+                `url_file = \"PATH\"`"
+            .to_owned();
     }
     if is_rules(key) {
         let names: Vec<&str> = RULE_OPTIONS.iter().map(OptionSpec::name).collect();

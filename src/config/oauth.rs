@@ -144,7 +144,7 @@ impl SettingsReader<'_> {
         });
         if let Some(property) = other {
             let key = format!("kafka.properties.{}", property.name);
-            let reason = "is of another login than kafka.oauth.method";
+            let reason = "does not belong to the login of kafka.oauth.method";
             let help = "remove it, or set kafka.oauth.method = \"off\"".to_owned();
             self.refuse::<()>(&key, InvalidValue::new(reason).help(help));
         }

@@ -58,7 +58,7 @@ impl SettingsReader<'_> {
             return Some(connect);
         }
         if matches!(connect.tls.mode, SslMode::Disable | SslMode::Prefer) {
-            let reason = "sends the password as it is, and the connection may be unencrypted";
+            let reason = "sends the password in clear text, and the connection may be unencrypted";
             let help = "set sslmode=verify-full and sslrootcert in source.url (AWS's bundle of authorities: \
                         https://truststore.pki.rds.amazonaws.com/global/global-bundle.pem)";
             return self.refuse(LOGIN.key, InvalidValue::new(reason).help(help.to_owned()));

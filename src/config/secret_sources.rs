@@ -67,8 +67,8 @@ impl SettingsReader<'_> {
                 None => (env_name(key), key.rsplit('.').next().unwrap_or(key)),
             };
             let help = format!(
-                "set {variable} in the environment\nor name a file that holds the value by {variable}_FILE, or by \
-                 `{name}_file` in the place of `{name}`"
+                "set {variable} in the environment\nor name a file that holds the value by \
+                 {variable}_FILE, or by `{name}_file` instead of `{name}`"
             );
             self.refuse::<()>(key, InvalidValue::new(NOT_REPLACED).help(help));
         }

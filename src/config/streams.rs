@@ -64,7 +64,7 @@ pub(super) fn overridden(chosen: &[&StreamTable], above: &Settings) -> Vec<Mista
             continue;
         }
         let reason = format!(
-            "goes over that of the stream `{}`, and would be the same for every stream",
+            "overrides the option of the stream `{}`, and would be the same for every stream",
             stream.name
         );
         let kind = MistakeKind::Invalid { key: key.to_owned(), reason };
@@ -103,7 +103,7 @@ pub(super) fn mistakes(streams: &[StreamTable]) -> Vec<Mistake> {
         for (key, setting) in &stream.layer.settings {
             if is_of_the_process(key) {
                 let reason =
-                    format!("is of the whole process, not of the stream `{}`", stream.name);
+                    format!("belongs to the whole process, not to the stream `{}`", stream.name);
                 let kind = MistakeKind::Invalid { key: key.clone(), reason };
                 let help = Some("set it above the first [[stream]]".to_owned());
                 all.push(Mistake { kind, place: setting.place(), help });

@@ -178,7 +178,7 @@ pub struct RowCursor {
 
 /// A record in the progress topic that is not progress.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a record in topic `{topic}` at offset {offset} is no progress record: {reason}")]
+#[error("a record in topic `{topic}` at offset {offset} is not a progress record: {reason}")]
 pub struct ProgressSyntax {
     /// Topic.
     pub topic: String,

@@ -126,7 +126,7 @@ fn advice(short: &str) -> &'static str {
 
 /// The router's output is not a change event, so it passes unchanged unless something is added.
 fn unwrapped_behind(draft: &mut Draft, prefix: &str, class: Taken) {
-    const UNCHANGED: &str = "what the router emits is no change event, and passes unchanged";
+    const UNCHANGED: &str = "the output of the router is not a change event, and passes unchanged";
     let of =
         |draft: &Draft, name: &str| draft.peek(&format!("{prefix}{name}")).unwrap_or("").to_owned();
     let keeps_tombstones = of(draft, "drop.tombstones").eq_ignore_ascii_case("false")

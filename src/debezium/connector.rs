@@ -35,7 +35,7 @@ fn plugin(draft: &mut Draft) {
         Some(plugin) => {
             let note = "a slot keeps the plug-in it was made with, and Postrider reads pgoutput";
             let help = "let Debezium drain this slot; then set `plugin.name` to pgoutput and \
-                        `slot.name` to a new name, and make the new slot before writers go on";
+                        `slot.name` to a new name, and create the new slot before writers resume";
             draft.refuse(plugin, note, help);
         }
         None => draft.assume(
@@ -73,8 +73,8 @@ fn creation(draft: &mut Draft) {
         let note = "source.create = \"never\" is about the slot as well, which Debezium would make";
         draft.changed(taken, note, Some("`postrider setup` makes what is missing"));
     } else {
-        let note = "nothing is made at start, since a slot that was lost would be made anew too; a \
-                    publication that exists is used as it is";
+        let note = "nothing is created at start, because a lost slot would be recreated, too; an \
+                    existing publication is used unchanged";
         draft.changed(taken, note, Some("`postrider setup` makes what is missing"));
     }
 }
@@ -281,7 +281,7 @@ fn snapshot(draft: &mut Draft) {
     let help = "with the slot Debezium used there are none that it did not send";
     match draft.take("snapshot.mode") {
         Some(mode) if ["no_data", "never", "schema_only"].contains(&mode.text()) => {
-            draft.not_needed(mode, "Postrider takes no snapshot");
+            draft.not_needed(mode, "Postrider has no snapshot");
         }
         Some(mode) => draft.changed(mode, note, Some(help)),
         None if draft.flavour == Flavour::Router => {}

@@ -180,7 +180,7 @@ fn json_form(draft: &mut Draft, prefix: &str) -> (ConverterFormat, Vec<Taken>) {
 /// Headers are plain text, as SimpleHeaderConverter writes them.
 fn header(draft: &mut Draft) {
     let note = "headers are sent as plain text; JsonConverter puts quotes, or a schema, around it";
-    let help = "a consumer that parses headers as JSON has to take them as they are";
+    let help = "a consumer that parses headers as JSON must accept them unchanged";
     let word = draft.take("header.converter");
     let class = draft.take("header.converter.class");
     let plain = ["SimpleHeaderConverter", "StringConverter", "ByteArrayConverter"];

@@ -22,7 +22,7 @@ use Handling::{Changed, NotNeeded, Refused, Unless};
 type KnownOption = (&'static str, Handling, &'static str);
 
 const OFFSETS: &str = "the slot is the only position there is";
-const SNAPSHOTS: &str = "Postrider takes no snapshot";
+const SNAPSHOTS: &str = "Postrider has no snapshot";
 const RETRIES: &str = "Postrider keeps trying; [retry] bounds it";
 const IDLE: &str = "an idle slot advances by itself";
 const SIGNALS: &str = "Postrider takes signals from the operating system only";
@@ -122,11 +122,11 @@ const KNOWN: &[KnownOption] = &[
     ("include.unknown.datatypes", Unless(&["false"]), TYPES),
     ("include.schema.comments", NotNeeded, "schemas have no comments"),
     ("unavailable.value.placeholder", NotNeeded, "an inserted row has all of its values"),
-    ("schema.name.adjustment.mode", Unless(&["none"]), "names of schemas are left as they are"),
+    ("schema.name.adjustment.mode", Unless(&["none"]), "names of schemas do not change"),
     (
         "field.name.adjustment.mode",
         Unless(&["none"]),
-        "names of members are left as they are; Debezium renames them and loses their values",
+        "names of members do not change; Debezium renames them and loses their values",
     ),
     ("schema.refresh.mode", NotNeeded, "the stream itself announces a table's shape"),
     ("schema.history.*", NotNeeded, "PostgreSQL needs none"),

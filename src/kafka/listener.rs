@@ -22,8 +22,8 @@ fn first_bytes(line: &str) -> Option<[u8; 4]> {
 
 /// Valid only if the listener never spoke Kafka: a broker's answer may also be too large.
 fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
-    const POSTGRES: &str = "what answers there is not a Kafka broker; it may be Postgres";
-    const NO_BROKER: &str = "what answers there is not a Kafka broker";
+    const POSTGRES: &str = "the server there is not a Kafka broker; it may be Postgres";
+    const NO_BROKER: &str = "the server there is not a Kafka broker";
     Some(match first_bytes(line)? {
         [TLS_ALERT, ..] => return None,
         [POSTGRES_ERROR, 0, 0, _] => (POSTGRES, NO_BROKER_HELP),

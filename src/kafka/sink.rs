@@ -118,7 +118,8 @@ pub enum SinkError {
     },
 }
 
-const LOGIN_HELP: &str = "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties], or what kafka.oauth names";
+const LOGIN_HELP: &str = "check sasl.mechanism, sasl.username and sasl.password in \
+                          [kafka.properties], or the credentials of kafka.oauth";
 
 const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: replace ssl.certificate.location and \
                                 ssl.key.location, or ssl.keystore.location, in [kafka.properties], whose files \
@@ -127,9 +128,9 @@ const CERTIFICATE_HELP: &str = "the brokers refuse the client certificate: repla
 
 pub fn renew_certificate(broker: &str) -> String {
     format!(
-        "at broker {broker}, put a renewed certificate and its key in the place of ssl.keystore.location of that \
-         listener\nrestart the brokers one at a time:\nkafka-server-stop.sh\nkafka-server-start.sh \
-         server.properties"
+        "at broker {broker}, replace ssl.keystore.location of that listener with a renewed \
+         certificate and its key\nrestart the brokers one at a \
+         time:\nkafka-server-stop.sh\nkafka-server-start.sh server.properties"
     )
 }
 
@@ -223,7 +224,9 @@ impl SinkError {
                  message.timestamp.after.max.ms of the topic, and outbox.timestamp, then \
                  `postrider dead-letters retry`"
             ),
-            Self::LoginRevoked(why) | Self::Tls(why) if is_certificate_refused(why) => CERTIFICATE_HELP.into(),
+            Self::LoginRevoked(why) | Self::Tls(why) if is_certificate_refused(why) => {
+                CERTIFICATE_HELP.into()
+            }
             Self::Authentication(_) | Self::LoginRevoked(_) => LOGIN_HELP.into(),
             Self::NoLogin(_) => NO_LOGIN_HELP.into(),
             Self::Tls(_) => TLS_HELP.into(),
@@ -252,8 +255,8 @@ impl SinkError {
                     .into()
             }
             Self::Ambiguous(_) => {
-                "nothing to do: the next session reads from Kafka what was committed; if it repeats, \
-                 look at the network and in the brokers' logs"
+                "nothing to do: the next session reads the committed position from Kafka; if it \
+                 repeats, look at the network and in the brokers' logs"
                     .into()
             }
             Self::Fenced(_) => {

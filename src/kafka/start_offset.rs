@@ -27,7 +27,7 @@ pub enum StartOffset {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no offset: use beginning, end, N, -N or @MILLISECONDS")]
+#[error("`{0}` is not an offset: use beginning, end, N, -N or @MILLISECONDS")]
 pub struct StartOffsetSyntax(String);
 
 impl FromStr for StartOffset {

@@ -277,7 +277,7 @@ impl TransactionApi for TransactionClient {
     }
 
     fn ambiguous(&self) -> SinkError {
-        SinkError::Ambiguous("a connection to the brokers broke meanwhile".to_owned())
+        SinkError::Ambiguous("a connection to the brokers broke in the meantime".to_owned())
     }
 }
 

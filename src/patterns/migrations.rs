@@ -107,9 +107,10 @@ impl MigrateError {
                  SELECT pid, usename, query FROM pg_stat_activity WHERE xact_start < now() - interval '5 s'",
             ),
             Self::Forbidden(_) => Some(
-                "GRANT CREATE ON SCHEMA <schema> TO <role>; for a new schema or the outbox's publication GRANT \
-                 CREATE ON DATABASE <database> TO <role>; the role must own what an earlier version made: ALTER \
-                 TABLE <table> OWNER TO <role>; ALTER FUNCTION <function> OWNER TO <role>",
+                "GRANT CREATE ON SCHEMA <schema> TO <role>; for a new schema or the outbox's \
+                 publication GRANT CREATE ON DATABASE <database> TO <role>; the role must own \
+                 the objects that an earlier version created: ALTER TABLE <table> OWNER TO \
+                 <role>; ALTER FUNCTION <function> OWNER TO <role>",
             ),
             Self::Database(_) => None,
         }

@@ -24,7 +24,7 @@ impl AwaitedStandbys {
             self.is_told = tell(client, slot).await;
         }
         if self.away == 0 && std::mem::take(&mut self.is_told) {
-            tracing::info!("no standby is waited for any more; going on");
+            tracing::info!("waiting for no standby any more; resuming");
         }
         self.away >= LOOKS
     }

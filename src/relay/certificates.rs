@@ -247,7 +247,7 @@ impl Look {
         if let Some(fault) = validity.fault(now_s()) {
             let file = file.display();
             let what = format!("the relay's certificate `{}` in {file} {fault}", validity.subject);
-            let help = format!("put a renewed certificate and its key in the place of {file}");
+            let help = format!("replace {file} with a renewed certificate and its key");
             self.expired.push(Expired { what, help });
         }
     }

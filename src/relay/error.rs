@@ -250,8 +250,9 @@ impl RelayError {
             Self::Unreadable { slot, .. } => Some(unreadable_hint(slot)),
             Self::Route(error) => error.hint(),
             Self::SlotHeld { slot } => Some(format!(
-                "see who holds it: SELECT active_pid FROM pg_replication_slots WHERE slot_name = \
-                 '{slot}'; a command needs the slot for itself, and `postrider run` waits as hot standby without --no-wait"
+                "find the session that uses the slot: SELECT active_pid FROM pg_replication_slots \
+                 WHERE slot_name = '{slot}'; a command needs the slot for itself, and `postrider \
+                 run` waits as hot standby without --no-wait"
             )),
             Self::BrokersAway { .. } => Some(
                 "check kafka.brokers and the network; nothing is lost: every row stays in Postgres"
@@ -272,12 +273,12 @@ impl RelayError {
             Self::NoAnswer => Some(
                 "nothing to do: the relay tries again; if it repeats for minutes, look at the \
                  server's load, for locks on its catalogs (pg_stat_activity), and whether the \
-                 publication is of very many tables (FOR ALL TABLES)"
+                 publication has very many tables (FOR ALL TABLES)"
                     .to_owned(),
             ),
             Self::SourceChanged => Some(
                 "nothing to do: the next session checks again; if it repeats for minutes, find \
-                 out what keeps changing the publication or the table"
+                 the session that keeps changing the publication or the table"
                     .to_owned(),
             ),
             Self::Thread => Some(

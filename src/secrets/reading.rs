@@ -162,7 +162,7 @@ pub fn read_secret(path: &Path) -> Result<String, SecretError> {
         Ok(Some(text))
     };
     let text = read().map_err(|error: io::Error| failed(error.to_string()))?.ok_or_else(|| {
-        failed("it is no regular file, which could be read again at each login".to_owned())
+        failed("it is not a regular file, so that it cannot be read again at each login".to_owned())
     })?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(failed(format!("it has more than {FILE_BYTES_MAX} bytes")));
@@ -229,9 +229,9 @@ mod tests {
         let missing = folder.path().join("missing");
         for (path, words) in [
             (path.as_path(), "more than 1048576 bytes"),
-            (pipe.as_path(), "no regular file"),
-            (folder.path(), "no regular file"),
-            (Path::new("/dev/zero"), "no regular file"),
+            (pipe.as_path(), "not a regular file"),
+            (folder.path(), "not a regular file"),
+            (Path::new("/dev/zero"), "not a regular file"),
             (missing.as_path(), "No such file"),
         ] {
             let error = read_secret(path).unwrap_err().to_string();

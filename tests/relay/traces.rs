@@ -106,7 +106,7 @@ fn a_collector_that_is_away_or_silent_delays_no_row_and_spans_are_counted() {
         let relay = stage.relay().set("traces.max_per_second", "50");
         let relay = relay.variable("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"));
         let relay = relay.variable("OTEL_EXPORTER_OTLP_TIMEOUT", timeout);
-        let mut running = relay.expect_log("takes no spans").run();
+        let mut running = relay.expect_log("accepts no spans").run();
         let face = RelayHttp::of(&mut running);
         face.wait_ready(200);
         insert(&stage, "A", "01", 5_000);
@@ -159,7 +159,7 @@ fn an_encrypted_collector_is_known_by_its_authority() {
         std::fs::write(&file, authority.pem()).unwrap();
         let relay = stage.relay().set("traces.endpoint", &collector.endpoint());
         let relay = relay.variable("SSL_CERT_FILE", file.to_str().unwrap());
-        let relay = if result == "failed" { relay.expect_log("takes no spans") } else { relay };
+        let relay = if result == "failed" { relay.expect_log("accepts no spans") } else { relay };
         let mut running = relay.run();
         let face = RelayHttp::of(&mut running);
         face.wait_ready(200);

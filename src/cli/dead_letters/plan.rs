@@ -107,7 +107,7 @@ impl RetryPlan {
             let _ = writeln!(
                 text,
                 "warning: {} of them were rejected before [format] was applied: their keys and \
-                 values are sent as they are in the table",
+                 values are sent as in the table",
                 self.unformatted
             );
         }

@@ -115,7 +115,7 @@ fn execute(
         source.topic.redrive(&plan.jobs, control, &mut |done| meter.set_done(done));
     meter.set_done(sent);
     if sent < total && interrupt() != Interrupt::None {
-        tell_interrupted(meter.reading(), "what was sent is not sent again", (&[], &[]));
+        tell_interrupted(meter.reading(), "sent letters are not sent again", (&[], &[]));
     }
     Ok((sent, outcome))
 }

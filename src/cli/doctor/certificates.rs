@@ -34,7 +34,7 @@ pub(super) fn of_postgres(connect: &ConnectInfo) -> Vec<Check> {
     let server = if addresses.is_empty() {
         Check::pass(OF_POSTGRES, "the connection is not encrypted")
     } else {
-        let fix = Fix::from("put a renewed certificate and its key in the place of the old ones: ")
+        let fix = Fix::from("replace the old certificate and key with renewed ones: ")
             .then(StepKind::Shell, Place::Server, "cp NEW_CERTIFICATE CERTIFICATE_FILE")
             .then(StepKind::Shell, Place::Server, "cp NEW_KEY KEY_FILE")
             .then(StepKind::Sql, Place::Database, "SELECT pg_reload_conf();")
@@ -73,7 +73,7 @@ pub(super) fn of_kafka(kafka: &KafkaSpec, addresses: &[Address]) -> Vec<Check> {
             of_ours(OURS_FOR_KAFKA, "ssl.certificate.pem", &chain.collect::<Vec<_>>(), fix)
         }
         (None, None) if property("ssl.keystore.location").is_some() => {
-            Check::unknown(OURS_FOR_KAFKA, "what ssl.keystore.location holds is not read here")
+            Check::unknown(OURS_FOR_KAFKA, "doctor does not read ssl.keystore.location")
         }
         (None, None) => Check::pass(OURS_FOR_KAFKA, "the relay presents no certificate"),
     };
@@ -126,7 +126,7 @@ fn of_file(id: &'static str, certificate: &Path, key: Option<&Path>) -> Check {
     let copy =
         |what: &str, file: &Path| format!("cp {what} {}", shell_word(&file.display().to_string()));
     let step = |fix: Fix, text| fix.then(StepKind::Shell, Place::Relay, text);
-    let fix = Fix::from("put a renewed certificate and its key in the place of the old ones: ");
+    let fix = Fix::from("replace the old certificate and key with renewed ones: ");
     let mut fix = step(fix, copy("NEW_CERTIFICATE", certificate));
     if let Some(key) = key {
         fix = step(fix, copy("NEW_KEY", key));

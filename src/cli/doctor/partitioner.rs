@@ -61,7 +61,7 @@ fn judge(ours: Partitioner, seen: &[(&str, KeyPlacement)], unread: Option<String
         };
     };
     let more = wrong.len() - 1;
-    let more = if more > 0 { format!("; {more} more topics are so") } else { String::new() };
+    let more = if more > 0 { format!("; {more} more topics also") } else { String::new() };
     let (keyed, elsewhere) = (placement.keyed, placement.elsewhere(ours));
     let finding = format!(
         "{elsewhere} of the newest {keyed} records of topic `{topic}` lie in other partitions than {} gives their keys{more}: \

@@ -184,7 +184,7 @@ async fn locks(plan: &Plan, client: &Client, deadline: &Deadline) -> Check {
                 let named: Vec<_> = locks.iter().map(|lock| lock.name.as_str()).collect();
                 Check::warn(
                     ID,
-                    format!("{}: who reads or writes it waits", named.join("; ")),
+                    format!("{}: sessions that read or write it wait", named.join("; ")),
                     Fix::sql(first.end_sql.clone()),
                 )
             }
@@ -322,7 +322,7 @@ async fn newest_rows(
                         rehearsed.rejected.len()
                     ),
                     Fix::postrider("postrider route --from-database")
-                        .say(" shows each; then change [route], or what writes the rows"),
+                        .say(" shows each; then change [route], or the writer of the rows"),
                 ),
             });
             Ok(rehearsed.topics.into_iter().collect())

@@ -139,7 +139,7 @@ pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
         ),
         Some(pid) if holds_for_tables(&slot.holder) => Check::pass(
             ID,
-            format!("{} has the slot while it delivers rows of before it", slot.shown(pid)),
+            format!("{} uses the slot while it delivers earlier rows", slot.shown(pid)),
         ),
         Some(pid) if slot.holder.split(" from ").next() == Some(own_name) => {
             Check::pass(ID, format!("{} reads the slot", slot.shown(pid)))
@@ -150,7 +150,7 @@ pub(super) fn reader(slot: Option<&SlotReader>, own_name: &str) -> Check {
                 "{} reads the slot, and a relay of this configuration is `{own_name}`",
                 slot.shown(pid)
             ),
-            SlotReader::end_sql(pid).told_as("if that is no relay"),
+            SlotReader::end_sql(pid).told_as("if that is not a relay"),
         ),
         None if slot.lag_bytes > 0 => Check::warn(
             ID,

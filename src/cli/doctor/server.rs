@@ -93,7 +93,7 @@ fn version(number: i32) -> Check {
     if number >= MAINTAINED_SINCE {
         return Check::pass(ID, shown);
     }
-    Check::warn(ID, format!("{shown} gets no fixes any more"), "upgrade to a maintained version")
+    Check::warn(ID, format!("{shown} no longer receives fixes"), "upgrade to a maintained version")
 }
 
 fn encrypted(is_encrypted: Option<bool>, is_remote: bool) -> Check {
@@ -314,13 +314,16 @@ fn lag(slot: Option<&SlotHealth>, reader: Option<&str>) -> Check {
     let finding = format!("{} of WAL are not acknowledged", bytes(slot.lag_bytes));
     match reader {
         _ if slot.lag_bytes <= LAG_MAX => Check::pass(ID, finding),
-        None => Check::warn(ID, format!("{finding}, and no relay reads the slot"), Fix::postrider("postrider run")),
+        None => Check::warn(
+            ID,
+            format!("{finding}, and no relay reads the slot"),
+            Fix::postrider("postrider run"),
+        ),
         Some(reader) => Check::warn(
             ID,
             format!("{finding}, and {reader}, which reads the slot, is that far behind"),
-            Fix::postrider("postrider lag").say(
-                ", twice: if it grows, look for what holds the relay up (relay.ready, kafka.*, topic.*)",
-            ),
+            Fix::postrider("postrider lag")
+                .say(", twice: if it grows, look for the cause (relay.ready, kafka.*, topic.*)"),
         ),
     }
 }

@@ -23,7 +23,7 @@ const DEMANDS: [(&str, &str); 17] = [
     ("publication.rows", "the publication leaves out no row"),
     ("publication.columns", "the publication leaves out no column that is read"),
     ("slot.exists", "the slot exists"),
-    ("slot.kind", "the slot is of this database, with plugin pgoutput"),
+    ("slot.kind", "the slot belongs to this database and has the plugin pgoutput"),
     ("slot.alive", "the server keeps all WAL that the slot needs"),
     ("slot.two_phase", "the slot sends transactions when they are committed"),
     ("postgres.source", "nothing else stands in the way"),

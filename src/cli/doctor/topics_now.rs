@@ -70,7 +70,7 @@ fn rights(config: &Config, states: &[TopicState]) -> Check {
         return match states.iter().find(|state| state.rights.is_none()) {
             Some(state) => Check::unknown(
                 RIGHTS,
-                format!("the brokers do not say what we may do with topic `{}`", state.name),
+                format!("the brokers do not report the relay's rights on topic `{}`", state.name),
             ),
             None => Check::pass(RIGHTS, "we may write every topic that was asked for"),
         };

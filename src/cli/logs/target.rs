@@ -33,7 +33,7 @@ pub(super) fn filter(text: &str) -> String {
 pub(super) fn unknown(name: &str) -> Option<String> {
     let names = || PARTS.iter().map(|(name, _)| *name).chain(["postrider::audit"]);
     if let Some(meant) = names().find(|known| known.strip_prefix("postrider::") == Some(name)) {
-        return Some(format!("`{name}` is no part: write `{meant}`"));
+        return Some(format!("`{name}` is not a part: write `{meant}`"));
     }
     let is_below = |known: &str| {
         let rest = name.strip_prefix(known);
@@ -43,7 +43,7 @@ pub(super) fn unknown(name: &str) -> Option<String> {
         return None;
     }
     let known: Vec<_> = names().collect();
-    Some(format!("`{name}` is no part: there are {}", known.join(", ")))
+    Some(format!("`{name}` is not a part: there are {}", known.join(", ")))
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
         }
         assert_eq!(
             unknown("kafka").as_deref(),
-            Some("`kafka` is no part: write `postrider::kafka`")
+            Some("`kafka` is not a part: write `postrider::kafka`")
         );
         let told = unknown("postrider::kafak").unwrap();
         assert!(told.contains("there are postrider::wal, "), "{told}");

@@ -108,7 +108,7 @@ const fn word(added: Option<Added>) -> (&'static str, &'static str) {
     match added {
         None => ("create", "would be created"),
         Some(Added::Created) => ("created", "created"),
-        Some(Added::Covered) => ("covered", "covered by another one meanwhile"),
+        Some(Added::Covered) => ("covered", "already covered by another partition"),
         Some(Added::Occupied) => ("occupied", "not created: the default partition is in the way"),
         Some(Added::Taken) => ("taken", "not created: something else has its name"),
         Some(Added::Locked) => ("locked", "not created: the table was locked by others"),

@@ -87,7 +87,7 @@ fn refuse_other(path: &Path) -> io::Result<()> {
     let kind = io::ErrorKind::InvalidInput;
     is_file
         .then_some(())
-        .ok_or_else(|| io::Error::new(kind, "it is no file that can be read again"))
+        .ok_or_else(|| io::Error::new(kind, "it is not a file that can be read again"))
 }
 
 /// Also refuses a file that is too large.

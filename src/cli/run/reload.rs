@@ -259,9 +259,8 @@ impl InEffect {
         } else {
             taken_over(&current.config, &next.config).map_err(|refusal| {
                 let failure =
-                    CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason).why(
-                        "the rest of the configuration stays as it is until the relay is restarted",
-                    );
+                    CommandFailure::new(ExitCode::Config, ErrorCode::C011, refusal.reason)
+                        .why("the rest of the configuration changes only when the relay restarts");
                 match refusal.help {
                     Some(help) => failure.help(help),
                     None => failure,
@@ -280,7 +279,7 @@ impl InEffect {
         let News { config, effective, changed, takes_restart, is_whole } = news;
         let options = changed.join(", ");
         if changes_rows && is_whole {
-            tracing::info!(trigger, options, "configuration reloaded; this stream begins anew");
+            tracing::info!(trigger, options, "configuration reloaded; restarting this stream");
             self.stop.control().reconfigure(config.clone());
             self.stop.control().begin_anew(Some(config.clone()));
         } else if changes_rows {

@@ -191,7 +191,7 @@ impl Stream {
             at_us,
             of_position: failure.exit == ExitCode::Position,
         };
-        tracing::info!("the other streams go on; this one {next_run}");
+        tracing::info!("the other streams keep running; this one {next_run}");
         // Drops a request for the run that has ended.
         self.handle.stop.control().take_new_run();
         let telemetry = self.handle.telemetry.clone();

@@ -49,8 +49,8 @@ impl Place {
     fn to_text(&self) -> String {
         match self.unfinished {
             Some(command) => format!(
-                "in Kafka: a {command} that has not ended; `postrider {command}` says what is left, and goes on \
-                 with --execute"
+                "in Kafka: a {command} that has not ended; `postrider {command}` prints what is \
+                 left, and resumes with --execute"
             ),
             None if self.end == Lsn::ZERO => "in Kafka, no row delivered yet".to_owned(),
             None => format!("in Kafka, up to {}", self.end),
@@ -206,7 +206,7 @@ impl Status {
             ),
             None => (
                 Mark::Unknown,
-                "none is kept in Kafka: the slot says where delivery goes on".to_owned(),
+                "none is stored in Kafka: the slot stores where delivery resumes".to_owned(),
             ),
             Some(Ok(None)) => (Mark::Unknown, "none yet".to_owned()),
             Some(Ok(Some(place))) => {

@@ -91,7 +91,7 @@ pub(crate) fn relay_facts(
     if address.port() == 0 {
         return Err(nowhere("http.bind has port 0: a relay cannot be asked"));
     }
-    let foreign = || Silence::None(format!("what answers at {address} is no relay"));
+    let foreign = || Silence::None(format!("the server at {address} is not a relay"));
     let mut readiness = get(address, "/readyz")?;
     let is_of_several = readiness.contains("\"streams\":[");
     let stream = stream.filter(|_| is_of_several);
@@ -172,7 +172,7 @@ pub(crate) fn answer(address: SocketAddr, path: &str) -> Result<(u16, String), S
         .map_err(|error| Silence::None(format!("no relay answers at {address}: {error}")))?;
     let answer = ask(&mut stream, address, path).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Silence::Hangs(format!(
-            "what listens at {address} took the connection and has not answered for {} s",
+            "the server at {address} accepted the connection and has not answered for {} s",
             LIMIT.as_secs()
         )),
         _ => Silence::None(format!("no relay answers at {address}: {error}")),
@@ -182,7 +182,7 @@ pub(crate) fn answer(address: SocketAddr, path: &str) -> Result<(u16, String), S
         let status = head.split(' ').nth(1)?.parse().ok()?;
         Some((status, body.to_owned()))
     };
-    read().ok_or_else(|| Silence::None(format!("what answers at {address} is no relay")))
+    read().ok_or_else(|| Silence::None(format!("the server at {address} is not a relay")))
 }
 
 fn ask(stream: &mut TcpStream, address: SocketAddr, path: &str) -> std::io::Result<String> {

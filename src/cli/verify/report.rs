@@ -126,7 +126,7 @@ impl Report {
             (
                 "without row",
                 found.without_row,
-                "ids of records whose row was deleted, or is outside of what was read",
+                "ids of records whose row was deleted, or was not read",
             ),
             (
                 "newer",

@@ -91,7 +91,7 @@ fn streams_that_get_into_each_others_way_are_refused_by_name() {
         ("[[stream]]\nname = \"a b\"", 22, "letters, digits"),
         ("[[stream]]\nname = 5", 22, "each stream has a name"),
         ("[[stream]]\nname = \"c\"\nsource.slto = \"c\"", 23, "did you mean `source.slot`?"),
-        ("[[stream]]\nname = \"c\"\nhttp.bind = \"\"", 23, "of the whole process"),
+        ("[[stream]]\nname = \"c\"\nhttp.bind = \"\"", 23, "belongs to the whole process"),
         ("[[stream]]\nname = \"c\"\n[[stream.stream]]\nname = \"d\"", 23, "no setting"),
     ] {
         let found = mistakes(&format!("{TWO}{more}\n"));
@@ -194,7 +194,7 @@ fn secrets_of_a_stream_come_from_files_of_its_own() {
             "source.url = \"postgres://u@db/x\"\nsource.url_file = \"/nowhere/url\"",
             "both give its value",
         ),
-        ("source.url_file = \"/dev/null\"", "it is no regular file"),
+        ("source.url_file = \"/dev/null\"", "it is not a regular file"),
         ("source.url_file = 5", "no setting `source.url_file`"),
         ("kafka.linger_file = \"/nowhere/linger\"", "no setting `kafka.linger_file`"),
     ] {

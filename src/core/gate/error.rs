@@ -106,7 +106,7 @@ pub enum GateError {
         slot: String,
     },
     /// A repair must be completed first.
-    #[error("the repair of slot `{slot}` has not ended: rows of before the slot are missing")]
+    #[error("the repair of slot `{slot}` has not ended: rows from before the slot are missing")]
     RepairUnfinished {
         /// Slot.
         slot: String,
@@ -177,19 +177,19 @@ pub enum GateError {
     },
 }
 
-const ADOPT: &str =
-    "`postrider adopt` (which says what becomes of rows), then `postrider adopt --execute`";
+const ADOPT: &str = "`postrider adopt` (prints the plan), then `postrider adopt --execute`";
 /// Begins with [`ADOPT`].
-const PASSED_OVER: &str = "`postrider adopt` (which says what becomes of rows), then `postrider adopt --execute`\nstart \
-                           the relay, and stop it a minute later\n`postrider repair --execute` re-sends the rows \
-                           committed since the change that are still in the outbox, because Postgres passes over them";
+const PASSED_OVER: &str = "`postrider adopt` (prints the plan), then `postrider adopt \
+                           --execute`\nstart the relay, and stop it a minute later\n`postrider \
+                           repair --execute` re-sends the rows committed since the change that \
+                           are still in the outbox, because Postgres passes over them";
 
 impl GateError {
     /// Remedy, step by step.
     pub fn hint(&self) -> String {
         match self {
             Self::OtherSource { .. } => format!(
-                "its key and its value disagree, so no relay wrote it: look who else writes to the \
+                "its key and value disagree, so no relay wrote it: find the other writer of the \
                  progress topic (`postrider tail`), then: {ADOPT}"
             ),
             Self::StandbyBehind { .. } => {
@@ -208,34 +208,37 @@ impl GateError {
                  kept in Kafka, start the relay again)"
             ),
             Self::Gap { delivered, confirmed, .. } => format!(
-                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and \
-                 makes the slot anew. If the slot was neither dropped nor moved by hand, and a relay delivered at \
-                 least once meanwhile, the rows up to {confirmed} are in Kafka: {ADOPT}. By hand: re-send the \
-                 rows committed between {delivered} and {confirmed} that are still in the outbox (some may \
-                 come twice), then the same"
+                "`postrider repair` finds the rows that are missing in Kafka; with --execute it \
+                 sends them and creates the slot again. If the slot was neither dropped nor \
+                 moved by hand, and a relay delivered at_least_once in the meantime, the rows up \
+                 to {confirmed} are in Kafka: {ADOPT}. By hand: re-send the rows committed \
+                 between {delivered} and {confirmed} that are still in the outbox (some may come \
+                 twice), then the same"
             ),
             Self::SlotGone { delivered, .. } => format!(
-                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and \
-                 makes the slot; then start the relay. By hand: `postrider setup --from-now` (a new slot delivers \
-                 nothing that was committed before it), re-send the rows committed after {delivered} that are \
-                 still in the outbox, then: {ADOPT}"
+                "`postrider repair` finds the rows that are missing in Kafka; with --execute it \
+                 sends them and creates the slot; then start the relay. By hand: `postrider \
+                 setup --from-now` (a new slot delivers nothing that was committed before it), \
+                 re-send the rows committed after {delivered} that are still in the outbox, \
+                 then: {ADOPT}"
             ),
             Self::NoProgress { confirmed, .. } => format!(
                 "are kafka.brokers and progress.topic right? With other brokers, rows would go there. If rows were delivered \
                  up to {confirmed}, or none are wanted from before: {ADOPT}; if the progress topic was lost, rows after {confirmed} may come twice"
             ),
             Self::BackfillUnfinished { .. } => {
-                "`postrider backfill --execute` goes on where it was; then start the relay"
+                "`postrider backfill --execute` resumes where it stopped; then start the relay"
                     .to_owned()
             }
             Self::RepairUnfinished { .. } => {
-                "`postrider repair --execute` with the options that it was begun with compares again and goes on; \
+                "`postrider repair --execute` with its first options compares again and resumes; \
                  then start the relay"
                     .to_owned()
             }
             Self::PublicationReplaced { .. } => format!(
-                "`postrider repair` says whether the slot can be decoded past the change; if it cannot, `postrider repair \
-                 --execute --drop-slot` sends the missing rows and makes the slot anew, and nothing else is needed\n\
+                "`postrider repair` says whether the slot can be decoded past the change; if it \
+                 cannot, `postrider repair --execute --drop-slot` sends the missing rows and \
+                 creates the slot again, and nothing else is needed\n\
                  if it can: {PASSED_OVER}"
             ),
             Self::TableReplaced { .. } => PASSED_OVER.to_owned(),

@@ -30,8 +30,9 @@ impl fmt::Display for Promotion {
         let Self { before, now, end, delivered, confirmed } = self;
         write!(
             f,
-            "the server was promoted: timeline {now} descends from timeline {before}, which ended at {end}; rows were \
-             delivered up to {delivered}, and the slot is at {confirmed}: it goes on where it was"
+            "the server was promoted: timeline {now} descends from timeline {before}, which ended \
+             at {end}; rows were delivered up to {delivered}, and the slot is at {confirmed}: \
+             delivery resumes there"
         )
     }
 }
@@ -96,7 +97,7 @@ mod tests {
         let told = |delivered| promotion(&facts(), &before, Lsn::new(delivered));
         let proven = told(1_000).unwrap();
         assert_eq!((proven.before, proven.now, proven.end), (1, 2, Lsn::new(1_000)));
-        assert!(proven.to_string().contains("goes on where it was"), "{proven}");
+        assert!(proven.to_string().contains("delivery resumes there"), "{proven}");
         assert!(told(500).is_some());
         assert_eq!(told(1_001), None, "the end of the log is lost");
         assert_eq!(told(499), None, "the slot is beyond what was delivered");

@@ -87,7 +87,13 @@ impl ConsumerFailure {
             text(FAILED_HEADER, self.failed_ms.to_string()),
         ];
         let mark = cut.parts().map(|parts| {
-            text(CUT_HEADER, format!("{parts} left behind: the brokers take no record so large"))
+            text(
+                CUT_HEADER,
+                format!(
+                    "{parts} left behind: the brokers accept no record of this \
+                                      size"
+                ),
+            )
         });
         let own = match cut {
             Truncation::Nothing | Truncation::Value => record.headers.clone(),

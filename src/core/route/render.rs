@@ -47,7 +47,7 @@ pub(super) enum Unreadable {
     Length,
     #[error("is a binary jsonb of an unknown version")]
     JsonbVersion,
-    #[error("is not what its type promises")]
+    #[error("is invalid for its type")]
     Moment,
     #[error("is not UTF-8 text")]
     Encoding,

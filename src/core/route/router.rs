@@ -167,7 +167,7 @@ impl Router {
             return self.find_cut(row, excerpt.whole_bytes(), scratch);
         }
         if let Some(flaw) = row.flaw() {
-            let reason = format!("the logical message is no row: {flaw}");
+            let reason = format!("the logical message is not a row: {flaw}");
             return Err(Rejection { code: RejectionCode::InvalidValue, reason });
         }
         let (topic, destination) = match self.decisions.decide(row, scratch)? {

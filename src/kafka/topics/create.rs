@@ -69,7 +69,7 @@ impl WantedTopic {
         };
         let partitions = match usize::try_from(self.partitions) {
             Ok(asked) if asked < facts.partitions => {
-                "Kafka cannot remove partitions: keep them, or create the topic anew".to_owned()
+                "Kafka cannot remove partitions: keep them, or recreate the topic".to_owned()
             }
             _ => format!(
                 "add partitions: kafka-topics.sh --bootstrap-server BROKER --alter --topic '{name}' \

@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn no_answer_is_told_with_its_reason() {
         let error = KafkaError::MetadataFetch(Code::BrokerTransportFailure);
-        let reason = "what answers there is not a Kafka broker".to_owned();
+        let reason = "the server there is not a Kafka broker".to_owned();
         let told = unanswered(&error, Some(reason.clone())).to_string();
         assert!(told.starts_with("cannot describe topics") && told.ends_with(&reason));
         assert_eq!(unanswered(&error, None), of_client(&error));

@@ -396,8 +396,8 @@ fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
         }
     }
     format!(
-        "as a user who may create topics: kafka-topics.sh --bootstrap-server BROKER --create \
-         --topic '{topic}'{options}"
+        "as a user with the right to create topics: kafka-topics.sh --bootstrap-server BROKER \
+         --create --topic '{topic}'{options}"
     )
 }
 

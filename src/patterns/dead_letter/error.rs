@@ -120,12 +120,10 @@ impl DeadLetterError {
                  receipt are not sent twice"
             }
             Self::ReceiptRefused { .. } => {
-                "it was stored in its topic, and would be sent once more; allow null values and \
-                 keys in the dead-letter topic (cleanup.policy=delete)"
+                "it was stored in its topic, and would be sent again; allow null values and keys \
+                 in the dead-letter topic (cleanup.policy=delete)"
             }
-            Self::Aborted { .. } => {
-                "repeat the command: those without a receipt are sent once more"
-            }
+            Self::Aborted { .. } => "repeat the command: letters without a receipt are sent again",
         };
         Some(hint.to_owned())
     }

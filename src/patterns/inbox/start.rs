@@ -155,16 +155,16 @@ impl Facts {
                 database,
                 known,
                 position,
-                "the database is behind what was processed: it was restored, or a standby that lagged took \
-                 over; reading again what it lacks"
+                "the database is older than the group's offset: it was restored, or a lagging \
+                 standby took over; reading the missing messages again"
             ),
             Finding::Unknown => tracing::warn!(
                 topic,
                 partition,
                 known,
                 position,
-                "the database knows nothing of a partition that the group has read; reading it from its \
-                 beginning"
+                "the database has no offset of a partition that the group has read; reading the \
+                 partition from its beginning"
             ),
             Finding::Recreated => tracing::warn!(
                 topic,

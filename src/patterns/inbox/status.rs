@@ -135,7 +135,7 @@ impl ConsumerStatus {
         let name = blocking.name();
         let (paused, all) = (self.paused_partitions, self.partitions);
         let taken = if paused > 0 {
-            format!("; the consumer takes nothing more from {paused} of its {all} partitions")
+            format!("; the consumer has paused {paused} of its {all} partitions")
         } else {
             String::new()
         };

@@ -77,7 +77,10 @@ pub enum ControlError {
     /// The slot that this process has seen no longer exists, and its position is lost.
     #[error("replication slot `{slot}` no longer exists: this relay has used it")]
     SlotVanished { slot: String, delivered: Option<Lsn> },
-    #[error("the server is of another cluster: its system identifier is {now}, it was {before}")]
+    #[error(
+        "the server belongs to another cluster: its system identifier is {now}, before it was \
+             {before}"
+    )]
     OtherCluster { before: String, now: String },
     #[error("publication `{publication}` is not the one this relay started with: it was replaced")]
     PublicationReplaced { publication: String },

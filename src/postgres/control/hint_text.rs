@@ -27,10 +27,11 @@ pub(super) fn listed(names: &[String]) -> String {
 }
 
 /// Loses no rows.
-pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the one that the slot delivers by; if it was \
-    renamed, that is its new name, or ALTER PUBLICATION .. RENAME TO its former name; neither loses a row; if it was \
-    dropped, leave the slot alone and create the publication again; if the relay then ends with PR-P010 once more: \
-    `postrider repair`, then `postrider repair --execute --drop-slot`";
+pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the publication of the \
+    slot. If it was renamed, use its new name, or ALTER PUBLICATION .. RENAME TO its former \
+    name; neither loses a row. If it was dropped, do not touch the slot and create the \
+    publication again; if the relay then ends with PR-P010 again: `postrider repair`, then \
+    `postrider repair --execute --drop-slot`";
 
 pub fn slot_of_database(slot: &str, database: &str) -> String {
     /// Postgres's NAMEDATALEN - 1; the name is ASCII.
@@ -46,9 +47,9 @@ pub(super) fn without_publication(publication: &str, tables: &[TableName]) -> St
         "do not drop the slot\n\
          if the publication was renamed: ALTER PUBLICATION .. RENAME TO its former name\n\
          if it was dropped: {}\n\
-         start the relay, which delivers everything if no row was written meanwhile\n\
-         if the relay ends with PR-P010 again, rows were written meanwhile: `postrider repair`, then `postrider repair \
-         --execute --drop-slot`. {REPAIR_UNREADABLE}",
+         start the relay, which delivers everything if no row was written in the meantime\n\
+         if the relay ends with PR-P010 again, rows were written in the meantime: `postrider \
+         repair`, then `postrider repair --execute --drop-slot`. {REPAIR_UNREADABLE}",
         create_publication(publication, tables)
     )
 }
@@ -73,11 +74,11 @@ pub(super) fn lost(slot: &str, reason: &str) -> String {
         _ => "the server's log says why it was invalidated",
     };
     format!(
-        "the WAL of the rows that it had not delivered is gone: `postrider repair` finds out which are missing in \
-         Kafka, and with --execute sends them and makes the slot anew; {prevention}. By hand: SELECT \
-         pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those that \
-         are still in the outbox; where progress is kept in Kafka, `postrider adopt --execute` \
-         before the relay is started again",
+        "the WAL of its undelivered rows is gone: `postrider repair` finds the rows that are \
+         missing in Kafka; with --execute it sends them and creates the slot again; \
+         {prevention}. By hand: SELECT pg_drop_replication_slot({}); then `postrider setup \
+         --from-now`, and re-send those that are still in the outbox; where progress is kept in \
+         Kafka, `postrider adopt --execute` before the relay is started again",
         literal(slot)
     )
 }
@@ -92,7 +93,7 @@ pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
 
 /// A comment, so that the whole hint is SQL.
 pub(super) const RESEND: &str =
-    " -- and re-send the rows committed meanwhile: Postgres does not send them";
+    " -- and re-send the rows committed in the meantime: Postgres does not send them";
 
 /// SET TABLE would remove all other tables.
 pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {

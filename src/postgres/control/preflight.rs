@@ -213,7 +213,7 @@ pub async fn slot_blocked(client: &Client, slot: &str) -> Result<ControlError, C
         blockers.push(super::inspect::get::<String>(row, 1)?);
     }
     if blockers.is_empty() {
-        blockers.push("it has ended meanwhile".to_owned());
+        blockers.push("it has already ended".to_owned());
     }
     Ok(ControlError::SlotBlocked { slot: slot.to_owned(), blockers, pid })
 }

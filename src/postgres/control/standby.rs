@@ -37,7 +37,9 @@ pub enum StandbyError {
     /// requested.
     #[error("the server is a standby and cannot create `{object}`")]
     ReadOnly { object: String, wanted: bool },
-    #[error("the server is no standby, and `source.standby` has slot `{slot}` made on one")]
+    #[error(
+        "the server is not a standby, and `source.standby` requires slot `{slot}` on a standby"
+    )]
     NoStandby { slot: String },
     /// A standby can start decoding only where the primary has logged its running transactions.
     #[error(

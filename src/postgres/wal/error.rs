@@ -139,7 +139,7 @@ pub enum WalError {
         limit: usize,
     },
     /// The query contains text that no row can contain.
-    #[error("the database's encoding lacks a character by which rows are to be chosen")]
+    #[error("the database's encoding lacks a character of the row filter")]
     QueryUntranslatable,
     /// A table lacks a column of the reading order.
     #[error("table {table} has no column `{column}` to order its rows by")]
@@ -164,16 +164,18 @@ impl KeptOut {
     const fn hint(self) -> &'static str {
         match self {
             Self::Replication => {
-                "set host and port in source.url to those of Postgres itself, since a replication connection cannot pass \
-                 a pooler; or set source.mode = \"poll\", which can, in session mode"
+                "set host and port in source.url to Postgres itself, since a replication \
+                 connection cannot pass a pooler; or set source.mode = \"poll\", which can, in \
+                 session mode"
             }
             Self::Parameter => {
-                "leave `options` out of source.url and PGOPTIONS; or add the parameter to ignore_startup_parameters of \
-                 the pooler; or set host and port in source.url to those of Postgres itself"
+                "leave `options` out of source.url and PGOPTIONS; or add the parameter to \
+                 ignore_startup_parameters of the pooler; or set host and port in source.url to \
+                 Postgres itself"
             }
             Self::Session => {
-                "set pool_mode = session for this database or role at the pooler; or set host and port in source.url to \
-                 those of Postgres itself"
+                "set pool_mode = session for this database or role at the pooler; or set host and \
+                 port in source.url to Postgres itself"
             }
             Self::Login => {
                 "add the database, the user and the password to PgBouncer ([databases], auth_file or auth_query)\n\
@@ -238,7 +240,7 @@ impl WalError {
     /// Refusal of a method that `require_auth` forbids. The client has not answered the server.
     pub(crate) fn unwanted(endpoint: &Endpoint, asked: AuthMethod, required: &RequireAuth) -> Self {
         let reason = format!("it {asked}, which require_auth={required} does not permit");
-        let hint = "check that host and port are those of the right server; then let its pg_hba.conf \
+        let hint = "check that host and port belong to the right server; then let its pg_hba.conf \
              authenticate this role by a method that require_auth (or PGREQUIREAUTH) permits, or \
              permit the method that it uses";
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
@@ -354,8 +356,8 @@ impl WalError {
                  (pg_locks): PostgreSQL waits for a VACUUM FULL or ALTER TABLE to tell what it publishes"
             }
             Self::LoginTimedOut { .. } => {
-                "check host and port: what listens there may not be Postgres; if it is, check the server's \
-                 load and the network between"
+                "check host and port: the server there may not be Postgres; if it is, check the \
+                 server's load and the network between"
             }
             Self::Closed | Self::Ended | Self::Io(_) => {
                 "the relay tries again by itself; if it repeats, check the server's log and the \
@@ -394,8 +396,8 @@ impl WalError {
                 ));
             }
             Self::MessageTooLarge { .. } | Self::Protocol(_) => {
-                "check that host and port in source.url are those of Postgres, and that no proxy \
-                 between here and there changes what passes; nothing is lost"
+                "check that host and port in source.url belong to Postgres, and that no proxy \
+                 changes the data in between; nothing is lost"
             }
             Self::RowTooLarge { .. } => {
                 "raise source.frame_max above that size and run it again: what the brokers do not take becomes a \
@@ -415,9 +417,9 @@ impl WalError {
 }
 
 /// The effect and cost of a repair for a slot that cannot decode a change.
-pub const REPAIR_UNREADABLE: &str = "It sends the rows that are missing in Kafka and still in the outbox, also \
-    those that were written meanwhile, and replaces the slot. Rows that were deleted from the outbox undelivered, and \
-    logical messages, are lost";
+pub const REPAIR_UNREADABLE: &str = "It sends the rows that are missing in Kafka and still in the \
+    outbox, including rows written in the meantime, and replaces the slot. Rows that were \
+    deleted from the outbox undelivered, and logical messages, are lost";
 
 /// A list of hosts led to a standby, but the slot is on the primary.
 pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another \
@@ -443,11 +445,12 @@ fn class_of(message: &ServerMessage) -> Class {
     }
 }
 
-pub const RENEW: &str = "on the server, put a renewed certificate and its key in the place of ssl_cert_file and ssl_key_file; \
-                     then: SELECT pg_reload_conf();";
+pub const RENEW: &str = "on the server, replace ssl_cert_file and ssl_key_file with a renewed \
+                     certificate and its key; then: SELECT pg_reload_conf();";
 
-const EARLY: &str = "compare the clocks of both machines; if they are right, put a certificate that is valid now in the place of \
-                     ssl_cert_file and ssl_key_file on the server, and run: SELECT pg_reload_conf();";
+const EARLY: &str = "compare the clocks of both machines; if they are right, replace \
+                     ssl_cert_file and ssl_key_file on the server with a certificate that is \
+                     valid now, and run: SELECT pg_reload_conf();";
 
 const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot send; nothing is \
                           lost, but nothing after it is delivered: see `A row that Postgres \
@@ -514,8 +517,8 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
             "create the schema, or name the table in one that exists, as schema.table, in source.tables"
         }
         "55000" if message.routine == LOGIN_TO_DATABASE => {
-            "nothing is lost while the database takes no connections, and the relay tries again: ALTER \
-             DATABASE <database> ALLOW_CONNECTIONS true;"
+            "nothing is lost while the database accepts no connections, and the relay retries: \
+             ALTER DATABASE <database> ALLOW_CONNECTIONS true;"
         }
         "3D000" => "check the database's name in source.url or PGDATABASE",
         "53300" if message.routine == LOGIN_OF_ROLE => {

@@ -63,7 +63,7 @@ impl Access {
         let token = match run_blocking(move || read_token(&file)).await {
             Ok(Ok(token)) => token,
             Ok(Err(why)) => {
-                tracing::warn!("the control API lets nobody in: {why}");
+                tracing::warn!("the control API refuses every request: {why}");
                 let error = "the relay has no token to compare with";
                 let help = "its log says why";
                 return Some(problem(StatusCode::FORBIDDEN, error, Some(help)));
@@ -93,13 +93,13 @@ pub fn read_token(file: &Path) -> Result<String, String> {
     let name = if is_path {
         file.display().to_string()
     } else {
-        "(not shown, as it is no path)".to_owned()
+        "(not shown, because it is not a path)".to_owned()
     };
     let mut text = String::new();
     // Opening a pipe would block, and every request opens the file.
     let read = std::fs::metadata(file).and_then(|found| {
         if !found.is_file() {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no file"));
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a file"));
         }
         std::fs::File::open(file)?.take(TOKEN_BYTES_MAX).read_to_string(&mut text)
     });
@@ -109,8 +109,8 @@ pub fn read_token(file: &Path) -> Result<String, String> {
         || token.contains(|c: char| c.is_whitespace() || c.is_control())
     {
         return Err(format!(
-            "http.control.token_file `{name}` holds no token: one line of {TOKEN_BYTES_MIN} characters at least, \
-             without spaces, as `openssl rand -hex 32` prints"
+            "http.control.token_file `{name}` contains no token: one line of at least \
+             {TOKEN_BYTES_MIN} characters, without spaces, as `openssl rand -hex 32` prints"
         ));
     }
     Ok(token.to_owned())

@@ -306,7 +306,7 @@ async fn resume(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Re
 async fn drain(Extract(admin): Extract<Admin>, RawQuery(query): RawQuery) -> Response {
     if stream_of(query.as_deref()).is_some() {
         let help = "leave ?stream= out, or pause the stream";
-        return problem(StatusCode::BAD_REQUEST, "a drain is of the whole process", Some(help));
+        return problem(StatusCode::BAD_REQUEST, "a drain ends the whole process", Some(help));
     }
     if !admin.is_draining() {
         admin.stop.request(ControlRequest::Drain);
@@ -344,7 +344,7 @@ async fn set_level(Extract(admin): Extract<Admin>, body: Bytes) -> Response {
     let text = std::str::from_utf8(&body).map(str::trim).unwrap_or_default();
     if text.is_empty() {
         let help = "send the filter as text: `info`, or `info,postrider::kafka=debug`";
-        return problem(StatusCode::BAD_REQUEST, "the body is no filter", Some(help));
+        return problem(StatusCode::BAD_REQUEST, "the body is not a filter", Some(help));
     }
     let filter = Some(text.to_owned());
     filtered(admin.order(|answer| Order::LogLevel(filter, answer)).await)

@@ -40,8 +40,8 @@ impl SocketError {
                 "give each relay of this machine a socket of its own in http.control.socket"
                     .to_owned()
             }
-            Self::Foreign(_) => "give this relay a socket of its own in http.control.socket; or, if no relay of that user \
-                                 runs any more, remove the file"
+            Self::Foreign(_) => "set another path in http.control.socket for this relay; or, if \
+                                 no relay of that user runs any more, remove the file"
                 .to_owned(),
             Self::NoSocket(_) => "set http.control.socket to a path that is free".to_owned(),
             Self::Failed { path, .. } => {

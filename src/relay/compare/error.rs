@@ -29,7 +29,7 @@ pub enum CompareError {
         option: &'static str,
     },
     /// `--since` or `--until` is not a valid time.
-    #[error("{option} {text} is no time")]
+    #[error("{option} {text} is not a time")]
     NoTime {
         option: &'static str,
         /// As typed by the user.

@@ -72,8 +72,8 @@ impl SpillError {
     }
 
     pub fn hint(&self) -> String {
-        let folder = "name a folder that may be written to, on a disk with room for some 210 bytes for each row, with \
-                      --work-dir";
+        let folder = "name a writable folder with --work-dir, on a disk with room for about 210 \
+                      bytes per row";
         match self.source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 format!(

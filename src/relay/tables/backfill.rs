@@ -150,7 +150,8 @@ impl TableRun {
         };
         failpoint::pass("backfill_slot_made");
         let snapshot = connection.snapshot()?;
-        tracing::info!(slot = source.slot, at = %begins, "made the slot; reading what committed before it");
+        tracing::info!(slot = source.slot, at = %begins, "created the slot; reading the rows \
+                                                          committed before it");
         let files = table_files(&mut connection, &found.oids())?;
         let files = files.iter().map(|file| (file.oid, file.then)).collect();
         let begun =
@@ -181,7 +182,8 @@ impl TableRun {
         }
         connection.simple_query(BEGIN)?;
         self.begun = Some(begun.clone());
-        tracing::info!(slot = lineage.slot, at = %begins, "going on with the rows of before the slot");
+        tracing::info!(slot = lineage.slot, at = %begins, "resuming with the rows from before the \
+                                                           slot");
         Ok(Remaining { connection, slot, lineage, backfill: Some(begun) })
     }
 }

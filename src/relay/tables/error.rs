@@ -12,7 +12,9 @@ pub enum TableRowsError {
         slot: String,
     },
     /// The stream already delivers.
-    #[error("slot `{slot}` is there and delivers: no row of before it is left to a backfill")]
+    #[error(
+        "slot `{slot}` exists and delivers: no row from before the slot is left for a backfill"
+    )]
     Ended {
         /// Replication slot.
         slot: String,
@@ -48,7 +50,8 @@ pub enum TableRowsError {
     },
     /// The moment of a value without a time zone depends on its writer.
     #[error(
-        "column `{column}` of table {table} has no time zone: which of its rows are of that time cannot be told"
+        "column `{column}` of table {table} has no time zone: the rows of that time cannot be \
+         determined"
     )]
     TimeWithoutZone {
         table: String,
@@ -102,9 +105,7 @@ pub enum TableRowsError {
         columns: String,
     },
     /// Rows of other tables may have been delivered before.
-    #[error(
-        "the {command} of slot `{slot}` has begun with another publication, or other tables, than those of now"
-    )]
+    #[error("the {command} of slot `{slot}` began with another publication or other tables")]
     TablesChanged {
         slot: String,
         /// `backfill` or `repair`.
@@ -137,7 +138,7 @@ pub enum TableRowsError {
         column: String,
     },
     /// A row with a NULL value has no position in the order.
-    #[error("column `{column}` of table {table}, by which its rows are ordered, may be NULL")]
+    #[error("column `{column}` of table {table}, which orders its rows, may be NULL")]
     OrderNullable {
         table: String,
         /// Column of the order.
@@ -173,24 +174,29 @@ impl TableRowsError {
     pub fn hint(&self) -> String {
         match self {
             Self::SlotExists { slot } => format!(
-                "its stream has every row that committed since it was made; `postrider replay` sends rows of \
-                 before. If a backfill at least once was interrupted: `postrider repair --execute` sends what is \
-                 missing in Kafka, --restart all rows once more. To begin anew: SELECT pg_drop_replication_slot('{slot}'), which loses rows that it has not delivered \
+                "its stream has every row committed since the slot was created; `postrider \
+                 replay` sends earlier rows. If an at_least_once backfill was interrupted: \
+                 `postrider repair --execute` sends the rows that are missing in Kafka, \
+                 --restart sends all rows again. To begin anew: SELECT \
+                 pg_drop_replication_slot('{slot}'), which loses rows that it has not delivered \
                  and that are not in the table any more; then `postrider repair --execute`"
             ),
             Self::Delivered { .. } => {
-                "the slot was lost: `postrider repair` finds out which rows are missing in Kafka, and with --execute \
-                 sends them and makes the slot; a slot of another name (source.slot) begins with all rows"
+                "the slot was lost: `postrider repair` finds the rows that are missing in Kafka; \
+                 with --execute it sends them and creates the slot; a slot of another name \
+                 (source.slot) begins with all rows"
                     .to_owned()
             }
             Self::SlotMoved { slot, confirmed: Some(_), .. } => format!(
-                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and makes \
-                 the slot anew. To send everything once more, but for rows that were deleted from the table: SELECT \
-                 pg_drop_replication_slot('{slot}'), then `postrider backfill --restart --execute`"
+                "`postrider repair` finds the rows that are missing in Kafka; with --execute it \
+                 sends them and creates the slot again. To send everything again, except deleted \
+                 rows: SELECT pg_drop_replication_slot('{slot}'), then `postrider backfill \
+                 --restart --execute`"
             ),
             Self::SlotMoved { confirmed: None, .. } => {
-                "`postrider repair` finds out which rows are missing in Kafka, and with --execute sends them and makes \
-                 it anew; `postrider backfill --restart --execute` sends all rows again"
+                "`postrider repair` finds the rows that are missing in Kafka; with --execute it \
+                 sends them and creates the slot again; `postrider backfill --restart --execute` \
+                 sends all rows again"
                     .to_owned()
             }
             Self::OrderNotUnique { .. } => {
@@ -199,22 +205,23 @@ impl TableRowsError {
                     .to_owned()
             }
             Self::TablesChanged { slot, command } => format!(
-                "what was renamed, or dropped and made again, is another one. Set source.tables as it was; or begin \
-                 anew, but for rows that were deleted from the table: SELECT pg_drop_replication_slot('{slot}'), then \
-                 {}",
+                "a publication or table that was renamed or recreated counts as another one. \
+                 Restore source.tables; or start again, without deleted rows: SELECT \
+                 pg_drop_replication_slot('{slot}'), then {}",
                 anew(command)
             ),
             Self::OrderChanged { .. } => {
-                "set outbox.order_by and source.tables as they were until the backfill has ended".to_owned()
+                "restore outbox.order_by and source.tables until the backfill has ended".to_owned()
             }
             Self::Rewritten { slot, command, .. } => format!(
-                "begin anew, but for rows that were deleted from the table: SELECT \
-                 pg_drop_replication_slot('{slot}'), then {}. ALTER TABLE that rewrites, CLUSTER \
-                 and VACUUM FULL are for when the {command} has ended",
+                "start again, without deleted rows: SELECT pg_drop_replication_slot('{slot}'), \
+                 then {}. Run ALTER TABLE that rewrites, CLUSTER and VACUUM FULL only after the \
+                 {command} has ended",
                 anew(command)
             ),
             Self::FilterColumnMissing { .. } => {
-                "name the columns of the table in [outbox]: the one of --since and --until is outbox.created_at"
+                "name the columns of the table in [outbox]: --since and --until use \
+                 outbox.created_at"
                     .to_owned()
             }
             Self::OrderNullable { table, column } => format!(
@@ -227,21 +234,24 @@ impl TableRowsError {
     fn hint_of_an_end(&self) -> String {
         match self {
             Self::Ended { .. } => {
-                "start the relay (`postrider run`). `postrider verify` says whether rows are missing in Kafka, and \
-                 `postrider replay` sends some once more"
+                "start the relay (`postrider run`). `postrider verify` says whether rows are \
+                 missing in Kafka, and `postrider replay` sends rows again"
                     .to_owned()
             }
             Self::NothingMissing { .. } => {
-                "start the relay (`postrider run`), which delivers what has committed since. Rows that are missing all \
-                 the same are not of the slot's doing (a topic was deleted, or the route was another one): \
-                 `postrider verify` names them, and `postrider replay` sends them once more"
+                "start the relay (`postrider run`), which delivers the rows committed since. The \
+                 slot is not the cause of rows that are still missing (a topic was deleted, or \
+                 the route was another one): `postrider verify` names them, and `postrider \
+                 replay` sends them again"
                     .to_owned()
             }
             Self::Undecided { .. } => {
-                "Postgres tells within half a minute while the slot is read: let the relay run for that long \
-                 (`postrider run`; where it is refused for its position, `postrider adopt --execute` first), which delivers \
-                 those that the slot has not passed; stop it, and run `postrider repair` again. Where a repair was interrupted, --drop-slot sends them now, in order, and drops the slot \
-                 with what is in it alone: rows that were deleted again, and logical messages"
+                "Postgres reports it within 30 s while the slot is in use. Run the relay for that \
+                 long (`postrider run`; if its position is refused, `postrider adopt --execute` \
+                 first): it delivers the rows that the slot has not passed; stop it, and run \
+                 `postrider repair` again. Where a repair was interrupted, --drop-slot sends \
+                 them now, in order, and drops the slot with what is in it alone: rows that were \
+                 deleted again, and logical messages"
                     .to_owned()
             }
             Self::Undrained { .. } => {
@@ -264,17 +274,19 @@ impl TableRowsError {
                  \"{column}\" TYPE timestamptz USING \"{column}\" AT TIME ZONE 'Europe/London'"
             ),
             Self::RowsUnknown { .. } => {
-                "--unknown send sends them, and some may come twice; --unknown skip leaves them out, and some may be \
-                 missing; or leave them out by time, with --since and --until. Rows of before the stream began are \
-                 those that `postrider setup --existing skip` leaves out. None of them was sent; a slot that was made \
-                 keeps what commits meanwhile"
+                "--unknown send sends them, and some may come twice; --unknown skip leaves them \
+                 out, and some may be missing; or leave them out by time, with --since and \
+                 --until. Rows of before the stream began are those that `postrider setup \
+                 --existing skip` leaves out. None of them was sent; a slot that was made keeps \
+                 rows committed in the meantime"
                     .to_owned()
             }
             Self::ScopeChanged { begun, .. } => {
-                format!("go on with {begun}, and repair the rest when that has ended")
+                format!("continue with {begun}, and repair the rest after it has ended")
             }
             Self::ProgressChanged { .. } => {
-                "let only one of them run: `postrider repair`, or `postrider backfill`, goes on where it was".to_owned()
+                "run only one of them: `postrider repair` or `postrider backfill` resumes where \
+                 it stopped".to_owned()
             }
             other => unreachable!("{other:?} has a hint of its own"),
         }

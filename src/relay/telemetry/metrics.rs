@@ -215,7 +215,7 @@ fn histogram(page: &mut Page<'_>, histogram: &Histogram) -> fmt::Result {
 fn spans(page: &mut Page<'_>, traces: &Traces) -> fmt::Result {
     let Some(counts) = traces.counts() else { return Ok(()) };
     let counts = counts.map(|(result, count)| (result.as_str(), count));
-    let help = "Spans of delivered rows, by what became of them.";
+    let help = "Spans of delivered rows, by outcome.";
     self::counts(page, "spans_total", help, ("result", &counts))
 }
 

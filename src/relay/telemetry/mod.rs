@@ -89,7 +89,7 @@ impl fmt::Display for NextRun {
         let by_hand = format!("`postrider ctl resume --stream {}`", self.stream);
         match self.at_us {
             Some(at_us) => {
-                write!(f, "begins anew at {}, or at once by {by_hand}", time_text(at_us))
+                write!(f, "restarts at {}, or immediately with {by_hand}", time_text(at_us))
             }
             None => write!(f, "stays so until {by_hand}, or until the process is started again"),
         }

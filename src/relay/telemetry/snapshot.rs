@@ -230,13 +230,13 @@ impl SlotWait {
     pub const fn what(self) -> &'static str {
         match self {
             Self::AwaitedStandby => {
-                "Postgres sends nothing: a standby that synchronized_standby_slots names is away"
+                "Postgres sends nothing: a standby of synchronized_standby_slots is away"
             }
             Self::ReplayPaused => {
-                "the standby that is streamed from replays nothing: its replay is paused"
+                "the standby that the relay streams from replays nothing: its replay is paused"
             }
             Self::StandbyCutOff => {
-                "the standby that is streamed from receives nothing from its primary"
+                "the standby that the relay streams from receives nothing from its primary"
             }
         }
     }

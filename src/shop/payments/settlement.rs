@@ -219,8 +219,8 @@ async fn await_review(transaction: &Transaction<'_>, due: &DuePayment) -> Result
     let kind = due.kind.as_str();
     warn!(
         order = %due.order, kind,
-        "the gateway knows nothing of an old request; it is not repeated: docs/patterns/saga-operations.md, \
-         \"A payment whose outcome is unknown\""
+        "the gateway does not know an old request; it is not repeated: \
+         docs/patterns/saga-operations.md, \"A payment whose outcome is unknown\""
     );
     put_off(transaction, due, REVIEW_INTERVAL_S).await
 }

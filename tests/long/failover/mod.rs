@@ -44,7 +44,7 @@ const ROWS_BETWEEN: u32 = 600;
 const LAG_MS_MAX: u64 = 250;
 
 /// What the relay says of a slot that nothing is missing before.
-const PROVEN: &str = "it goes on where it was";
+const PROVEN: &str = "delivery resumes there";
 
 /// What the relay says of rows that a failover has taken back.
 const TOLD: &str = "is in Kafka and no longer in Postgres";

@@ -104,7 +104,7 @@ fn g3_whatever_comes_in_the_place_of_the_file_the_relay_goes_on() {
     let pipe = desk.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     fs::rename(&pipe, desk.file()).unwrap();
-    refused(&desk, "no file that can be read again");
+    refused(&desk, "not a file that can be read again");
 
     let large = desk.path("large");
     fs::File::create(&large).unwrap().set_len(LARGE).unwrap();

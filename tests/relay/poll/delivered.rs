@@ -157,5 +157,5 @@ fn what_is_about_a_slot_is_refused_and_the_rest_works() {
     assert!(letters.status.success(), "{letters:?}");
     let shown = scene.relay.start(&["status"]).outcome().stdout;
     assert!(shown.contains("the tables mark the delivered rows"), "{shown}");
-    assert!(!shown.contains("the slot says"), "{shown}");
+    assert!(!shown.contains("the slot stores"), "{shown}");
 }

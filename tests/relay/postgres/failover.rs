@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_secs(2);
 const INSERT: &str = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
                       SELECT 't', n % 10, 'A', '{}' FROM generate_series(1, 100) AS n";
 const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
-const PROVEN: &str = "it goes on where it was";
+const PROVEN: &str = "delivery resumes there";
 
 /// The two servers, and a relay that streams; `None` after saying what this machine lacks.
 fn streaming(stem: &str, delivery: &str) -> Option<(Pair, Running)> {

@@ -78,7 +78,7 @@ fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_ro
         stage.insert("A", ROWS);
         primary.stop(Stop::Kill).unwrap();
         assert_eq!(after.sql().value("SELECT pg_promote()"), "t");
-        let proven = running.wait_for_log("it goes on where it was");
+        let proven = running.wait_for_log("delivery resumes there");
         assert!(proven.contains("timeline 2 descends from timeline 1"), "{proven}");
         running.wait_for_log("\"streaming\"");
         after.insert("A", ROWS);

@@ -198,7 +198,7 @@ fn g6_rows_of_before_the_slot_of_a_standby_come_once() {
 fn a_standby_that_replays_nothing_is_told_with_the_fix() {
     let broker = Broker::embedded();
     let Some(source) = Source::start(&broker.bootstrap(), "halted") else { return };
-    let relay = source.relay().allow_log("the standby that is streamed from");
+    let relay = source.relay().allow_log("the standby that the relay streams from");
     source.set_up(&relay);
     let mut running = relay.run();
     let face = RelayHttp::of(&mut running);

@@ -208,7 +208,8 @@ fn a_mistyped_name_is_asked_for_and_loses_nothing() {
         let refusal = refused(&relay, &["run"], 70);
         let words =
             "is source.publication = `nopub` right? this database has `postrider`, `a_other`";
-        refusal.assert("PR-P010", &[words, "set source.publication to the one"]);
+        refusal
+            .assert("PR-P010", &[words, "set source.publication to the publication of the slot"]);
         for words in ["pg_drop_replication_slot", "--from-now"] {
             assert!(!refusal.text.contains(words), "{}", refusal.text);
         }

@@ -25,7 +25,7 @@ pub enum PruneError {
         why: &'static str,
     },
     #[error(
-        "role `{role}` may not read the cluster's identifier, by which progress is found in Kafka"
+        "role `{role}` may not read the cluster's system identifier, which finds progress in Kafka"
     )]
     SystemUnknown { role: String },
     #[error("the server is a standby, which deletes nothing")]
@@ -35,7 +35,7 @@ pub enum PruneError {
     /// A hidden row cannot be known to have been passed.
     #[error("row-level security may hide rows of table {table} from role `{role}`")]
     RowsHidden { table: TableName, role: String },
-    #[error("column {column} of table {table} is of type {kind}, which is no time")]
+    #[error("column {column} of table {table} is of type {kind}, which is not a time")]
     AgeUnsuitable { table: TableName, column: String, kind: String },
     /// Each page would read the whole table.
     #[error("table {table} is large, and has no index that begins with {column}")]
@@ -99,10 +99,11 @@ impl PruneError {
                 is_right("source.slot (or --slot)", slot, "slots", others)
             ),
             Self::BeginningUnknown { .. } => {
-                "set progress.at_least_once = true (or kafka.delivery = \"exactly_once\") and start the \
-                 relay again: it notes where the slot is, and what was written from then on is \
-                 pruned once it is passed. If the slot was never created again while there were \
-                 rows that it had not delivered, or those were sent since: --from-before-slot"
+                "set progress.at_least_once = true (or kafka.delivery = \"exactly_once\") and \
+                 start the relay again: it stores the position of the slot, and rows written \
+                 from then on are pruned once the slot has passed them. If the slot was never \
+                 created again while there were rows that it had not delivered, or those were \
+                 sent since: --from-before-slot"
                     .to_owned()
             }
             Self::SystemUnknown { role } => format!(
@@ -142,13 +143,15 @@ impl PruneError {
                 qualified(table)
             ),
             Self::Needed { partition, .. } => format!(
-                "drop them, or have them read the table instead: SELECT pg_describe_object(classid, objid, objsubid) \
-                 FROM pg_depend WHERE refobjid = '{}'::regclass AND deptype = 'n'; what else was old was pruned",
+                "drop them, or have them read the table instead: SELECT \
+                 pg_describe_object(classid, objid, objsubid) FROM pg_depend WHERE refobjid = \
+                 '{}'::regclass AND deptype = 'n'; the other old rows were pruned",
                 qualified(partition).replace('\'', "''")
             ),
             Self::Locked { .. } => {
-                "run it again when the transactions that use it have ended (SELECT pid, query FROM \
-                 pg_stat_activity WHERE state <> 'idle' ORDER BY xact_start); what was pruned stays so"
+                "run it again when the transactions that use the table have ended (SELECT pid, \
+                 query FROM pg_stat_activity WHERE state <> 'idle' ORDER BY xact_start); pruned \
+                 rows stay deleted"
                     .to_owned()
             }
         })

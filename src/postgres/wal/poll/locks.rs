@@ -62,7 +62,7 @@ impl fmt::Display for LockedRows {
         let Self { table, rows, seconds, holder } = self;
         write!(f, "{rows} rows of table {table} have waited {seconds} s for a row lock")?;
         match holder {
-            None => f.write_str(", and the server does not say who holds it"),
+            None => f.write_str(", and the server does not report the session that holds it"),
             Some(LockHolder { name, seconds, is_certain, .. }) => {
                 let held = if *is_certain { " of" } else { ", which may be held by" };
                 write!(f, "{held} {name}")?;
@@ -303,7 +303,10 @@ mod tests {
         );
         assert!(inferred.help().contains("pg_stat_activity"));
         let unknown = LockedRows { holder: holder(vec![None, None, None, None]), ..locked };
-        assert!(unknown.to_string().ends_with("does not say who holds it"), "{unknown}");
+        assert!(
+            unknown.to_string().ends_with("does not report the session that holds it"),
+            "{unknown}"
+        );
         assert!(unknown.help().contains("pg_stat_activity"));
     }
 }

@@ -194,7 +194,7 @@ impl TableRun {
         };
         tracing::info!(
             slot = lineage.slot,
-            "comparing the rows of before the slot with the topics"
+            "comparing the rows from before the slot with the topics"
         );
         let compared = watched(&mut held.stream, heartbeat, &self.stop, |goes_on| {
             sides.compare(connection, scans.to_vec(), goes_on)

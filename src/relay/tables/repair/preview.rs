@@ -124,7 +124,8 @@ fn preview(
         )) => format!("would do nothing: {error}"),
         Err(error) => return Err(error),
         Ok(_) if unknown => {
-            "would be refused (PR-P102) unless --unknown says what becomes of the unknown rows"
+            "would be refused (PR-P102) without --unknown, because the delivery of some rows is \
+             unknown"
                 .to_owned()
         }
         Ok(Way::Leave(why)) => format!("would do nothing: {why}"),
@@ -143,9 +144,9 @@ fn preview(
             format!("would be refused (PR-P107): {}", TableRowsError::Undrained { slot })
         }
         Ok(Way::Replace) => {
-            format!("would drop slot `{name}`, make it anew and send the missing rows")
+            format!("would drop slot `{name}`, create it again and send the missing rows")
         }
-        Ok(Way::GoOn(_)) => format!("would go on with the repair that has made slot `{name}`"),
+        Ok(Way::GoOn(_)) => format!("would resume the repair that created slot `{name}`"),
         Ok(Way::Compare) => unreachable!("both sides were compared"),
     };
     let action = action + &doubt(name, unprobed);

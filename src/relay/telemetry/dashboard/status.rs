@@ -117,7 +117,8 @@ fn not_streaming(view: &View, health: &Health) -> Option<Status> {
     let snapshot = &view.snapshot;
     let hangs = health.checks.iter().find(|check| check.name == "loop" && !check.ok);
     if let Some(hangs) = hangs {
-        let help = "take a stack (gdb -p, eu-stack), then restart the relay; Postgres keeps what was not confirmed";
+        let help = "take a stack (gdb -p, eu-stack), then restart the relay; Postgres keeps \
+                    unconfirmed rows";
         return Some(
             Status::failed("The relay's thread hangs", sentence(&hangs.detail)).helped(help),
         );

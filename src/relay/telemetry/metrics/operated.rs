@@ -9,7 +9,7 @@ use postrider_service::prometheus::Page;
 pub(super) fn operated(page: &mut Page<'_>, operated: &Operated) -> fmt::Result {
     let is_paused = operated.paused_since_us.is_some();
     page.single("paused", "1 while nothing is read because an operator has said so.", is_paused)?;
-    let help = "Times that the configuration was read again, by what became of it.";
+    let help = "Reloads of the configuration, by outcome.";
     let mut family = page.family("config_reloads_total", help)?;
     for (outcome, count) in ReloadOutcome::ALL.into_iter().zip(operated.reloads) {
         family.sample(&[("outcome", outcome.as_str())], count)?;

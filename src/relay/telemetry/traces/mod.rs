@@ -204,13 +204,14 @@ impl Work {
                 let result = match post::post((endpoint, headers), body, limit).await {
                     Ok(()) => SpanResult::Exported,
                     Err(error) => {
-                        let text = format!("the OpenTelemetry collector takes no spans: {error}");
+                        let text = format!("the OpenTelemetry collector accepts no spans: {error}");
                         if throttle.admit(&text, Instant::now()).is_some() {
                             tracing::warn!(
                                 endpoint = self.settings.shown(),
                                 spans = batch.len(),
-                                help = "rows are delivered all the same; look at the collector and at \
-                                        traces.endpoint, which must take OTLP over HTTP (usually port 4318)",
+                                help = "delivery continues; check the collector and \
+                                        traces.endpoint, which must accept OTLP over HTTP \
+                                        (usually port 4318)",
                                 "{text}"
                             );
                         }

@@ -20,7 +20,7 @@ pub(super) enum PostError {
     Late(Duration),
     #[error("cannot connect to it: {0}")]
     Connect(std::io::Error),
-    #[error("the name `{0}` cannot be that of a certificate")]
+    #[error("the name `{0}` cannot be in a certificate")]
     Name(String),
     #[error("the connection failed: {0}")]
     Http(#[from] hyper::Error),
