@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::load::Load;
+use crate::load::{Load, prepare};
 use crate::stage::Stage;
 use postrider::sandbox::postgres::Options;
 use support::broker::Broker;
@@ -84,6 +84,7 @@ fn g6_kills_within_windows_repeat_nothing_exactly_once() {
 
 fn killed_within_windows(broker: &Broker, with: impl Fn(Relay) -> Relay) -> Verdict {
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "windows");
+    prepare(&stage, broker);
     let oracle = stage.oracle();
     let tap = stage.tap();
     let relay = with(stage.relay_at(&tap.address()).set("source.status_interval", "100ms"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::load::Load;
+use crate::load::{Load, prepare};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::wait::let_pass;
@@ -21,6 +21,7 @@ fn g1_g2_eight_kills_lose_nothing_and_reorder_nothing() {
 
 fn kill_again_and_again(broker: &Broker) {
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "crash");
+    prepare(&stage, broker);
     let oracle = stage.oracle();
     let tap = stage.tap();
     let relay = stage.relay_at(&tap.address()).set("source.status_interval", "200ms");

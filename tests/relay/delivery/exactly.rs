@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::load::{Load, commit, prepare};
+use crate::load::{Load, commit, prepare, prepare_at};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::relay_http::RelayHttp;
@@ -166,6 +166,7 @@ fn g5_g6_a_row_left_out_at_the_last_moment_holds_up_nothing() {
 fn g6_eight_kills_lose_nothing_and_repeat_nothing() {
     let Some(kafka) = kafka::shared() else { return };
     let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "exact_crash");
+    prepare_at(&stage, &kafka.bootstrap());
     let (oracle, tap) = (stage.oracle(), stage.tap());
     let relay = stage
         .relay_at(&tap.address())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::backlog::{WINDOWS, grow, make_noise};
 use super::idle::ALL;
-use crate::load::Load;
+use crate::load::{Load, prepare_at};
 use crate::stage::Stage;
 use crate::tables::insert_in_time;
 use postrider::sandbox::postgres::{Options, Stop};
@@ -189,6 +189,7 @@ fn g2_g6_sixteen_kills_within_windows_lose_repeat_and_reorder_nothing() {
     const BACKLOG: u64 = 100 << 20;
     let Some(kafka) = kafka::shared() else { return };
     let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "sixteen");
+    prepare_at(&stage, &kafka.bootstrap());
     let (oracle, tap) = (stage.oracle(), stage.tap());
     let relay = stage.relay_at(&tap.address()).set("kafka.delivery", "exactly_once");
     relay.run_once();

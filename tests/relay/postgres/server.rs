@@ -6,7 +6,7 @@ use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use rdkafka::mocking::MockCluster;
 
 use crate::delivery::idle::{ALL, impatient};
-use crate::load::Load;
+use crate::load::{Load, prepare};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::postgres;
@@ -78,6 +78,7 @@ fn g1_g2_restarts_and_crashes_of_postgres_lose_nothing() {
     let broker = Broker::best();
     for mut cluster in clusters() {
         let stage = Stage::new(&cluster, &broker.bootstrap(), "restart");
+        prepare(&stage, &broker);
         let oracle = stage.oracle();
         let tap = stage.tap();
         let mut running = patient(stage.relay_at(&tap.address())).run();

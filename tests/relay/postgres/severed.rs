@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postrider::sandbox::postgres::{Options, Stop};
 use rustix::process::Signal;
 
-use crate::load::Load;
+use crate::load::{Load, prepare};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::fault::link::{Fault, Kind, Link, Way};
@@ -57,6 +57,7 @@ fn g1_g2_connections_cut_inside_a_frame_are_taken_up_again() {
 fn g1_g2_connections_cut_under_load_are_taken_up_again() {
     let broker = Broker::best();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "cut");
+    prepare(&stage, &broker);
     let oracle = stage.oracle();
     let tap = stage.tap();
     let relay = stage.relay_at(&tap.address()).set("source.status_interval", "100ms");

@@ -7,7 +7,7 @@ use rdkafka::mocking::MockCluster;
 use rustix::process::Signal;
 
 use crate::delivery::idle::{ALL, impatient};
-use crate::load::Load;
+use crate::load::{Load, prepare};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::freezing_proxy::{FreezingProxy, Kind};
@@ -19,6 +19,7 @@ use support::wait::let_pass;
 fn g8_sigterm_under_load_leaves_nothing_to_repeat() {
     for broker in Broker::all() {
         let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "drain");
+        prepare(&stage, &broker);
         let oracle = stage.oracle();
         let tap = stage.tap();
         let relay = stage.relay_at(&tap.address());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::load::Load;
+use crate::load::{Load, prepare};
 use crate::stage::Stage;
 use support::broker::Broker;
 use support::freezing_proxy::FreezingProxy;
@@ -34,6 +34,7 @@ fn assert_waiting(face: &RelayHttp) {
 fn g1_g2_a_standby_takes_over_within_a_second_or_two() {
     let broker = Broker::best();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "standby");
+    prepare(&stage, &broker);
     let oracle = stage.oracle();
     let tap = stage.tap();
     let relay = stage.relay_at(&tap.address());
