@@ -169,7 +169,7 @@ pub fn delete_all(bootstrap: &str, topics: &[String]) {
 /// Names of all topics that begin with `prefix`.
 pub fn names(bootstrap: &str, prefix: &str) -> Vec<String> {
     let consumer: BaseConsumer = client(bootstrap).create().unwrap();
-    let metadata = consumer.fetch_metadata(None, ASK_LIMIT).unwrap();
+    let metadata = patiently(|| consumer.fetch_metadata(None, ASK_LIMIT));
     let topics = metadata.topics().iter().map(|topic| topic.name().to_owned());
     let mut names: Vec<String> = topics.filter(|name| name.starts_with(prefix)).collect();
     names.sort();
@@ -253,7 +253,7 @@ pub fn for_each(bootstrap: &str, topic: &str, mut visit: impl FnMut(&BorrowedMes
     let mut assignment = TopicPartitionList::new();
     let mut unfinished = BTreeSet::new();
     for (partition, end) in ends(&consumer, topic) {
-        let (low, _) = consumer.fetch_watermarks(topic, partition, ASK_LIMIT).unwrap();
+        let (low, _) = patiently(|| consumer.fetch_watermarks(topic, partition, ASK_LIMIT));
         if low < end {
             assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
             unfinished.insert(partition);
