@@ -38,6 +38,13 @@ struct Received {
     refused: usize,
 }
 
+impl Received {
+    fn keep(&mut self, head: String, body: Vec<u8>) {
+        self.spans.extend(spans(&body));
+        self.requests.push((head, body));
+    }
+}
+
 /// A running collector; it ends with the process.
 pub struct Collector {
     endpoint: String,
@@ -62,15 +69,15 @@ impl Collector {
             .with_single_cert(vec![certificate], key)
             .unwrap();
         let config = Arc::new(config);
-        Self::serve("https://localhost", move |stream| {
+        Self::serve("https://localhost", move |stream, received| {
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-            request(StreamOwned::new(connection, stream))
+            request(StreamOwned::new(connection, stream), received)
         })
     }
 
     fn serve(
         base: &str,
-        answer: impl Fn(TcpStream) -> Option<(String, Vec<u8>)> + Send + 'static,
+        answer: impl Fn(TcpStream, &Mutex<Received>) -> Option<()> + Send + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("{base}:{}", listener.local_addr().unwrap().port());
@@ -78,14 +85,8 @@ impl Collector {
         let keep = Arc::clone(&received);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let answered = answer(stream);
-                let mut received = keep.lock().unwrap();
-                match answered {
-                    None => received.refused += 1,
-                    Some((head, body)) => {
-                        received.spans.extend(spans(&body));
-                        received.requests.push((head, body));
-                    }
+                if answer(stream, &keep).is_none() {
+                    keep.lock().unwrap().refused += 1;
                 }
             }
         });
@@ -111,8 +112,8 @@ impl Collector {
     }
 }
 
-/// Takes a request and says that all is well.
-fn request(mut stream: impl Read + Write) -> Option<(String, Vec<u8>)> {
+/// Keeps a request, and then says that all is well: who has the answer finds the spans.
+fn request(mut stream: impl Read + Write, received: &Mutex<Received>) -> Option<()> {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
     loop {
@@ -121,9 +122,11 @@ fn request(mut stream: impl Read + Write) -> Option<(String, Vec<u8>)> {
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
             let length: usize = length.parse().unwrap();
             if bytes.len() >= end + 4 + length {
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
-                stream.flush().ok()?;
-                return Some((head, bytes[end + 4..].to_vec()));
+                received.lock().unwrap().keep(head, bytes[end + 4..].to_vec());
+                // A client that has gone needs no answer.
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                let _ = stream.write_all(answer).and_then(|()| stream.flush());
+                return Some(());
             }
         }
         match stream.read(&mut piece).ok()? {
