@@ -1,7 +1,6 @@
 //! `postrider status`, `lag` and `peek`: what they say is what the servers know, and nothing moves.
 
-use std::net::TcpListener;
-
+use postrider::sandbox::port;
 use serde_json::Value;
 
 use super::terminal::Terminal;
@@ -26,8 +25,7 @@ fn text(relay: &Relay, arguments: &[&str]) -> (String, Option<i32>) {
 
 /// A relay whose metrics have a port that others know.
 fn with_port(stage: &Stage) -> Relay {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    stage.relay().set("http.bind", &free.to_string())
+    stage.relay().set("http.bind", &format!("127.0.0.1:{}", port::free().unwrap()))
 }
 
 #[test]

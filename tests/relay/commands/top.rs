@@ -1,9 +1,9 @@
 //! `postrider top` on a real terminal, before a relay that runs, that is gone, and at every end.
 
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
+use postrider::sandbox::port;
 use rdkafka::mocking::MockCluster;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -19,8 +19,8 @@ use support::wait_for;
 fn a_running_relay_is_watched_on_a_terminal_that_is_given_back() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "top");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut running = stage.relay().set("http.bind", &free.to_string()).run();
+    let free = format!("127.0.0.1:{}", port::free().unwrap());
+    let mut running = stage.relay().set("http.bind", &free).run();
     let face = RelayHttp::of(&mut running);
     stage.insert("A", 12);
     face.wait_count("postrider_records_confirmed_total", 12);
@@ -105,11 +105,11 @@ fn the_stream_that_is_named_is_shown_of_several() {
     let mock = MockCluster::new(1).unwrap();
     let streams = stages(postgres::installed(), &mock.bootstrap_servers(), &["first", "second"]);
     let [(_, first), (_, second)] = &streams[..] else { panic!("two") };
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = format!("127.0.0.1:{}", port::free().unwrap());
     let desk = Desk::new();
     desk.write(&file_of(&format!("[http]\nbind = \"{free}\""), &streams));
     let file = desk.file();
-    let relay = relay(&streams).set("http.bind", &free.to_string());
+    let relay = relay(&streams).set("http.bind", &free);
     let mut running = start(&relay, &file, &["run"]);
     let face = RelayHttp::of(&mut running);
     first.insert("A", 7);

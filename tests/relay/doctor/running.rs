@@ -1,8 +1,8 @@
 //! Relays that run, hang, are gone or are not ready, and servers and tables that hold a look up.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use postrider::sandbox::port;
 use rdkafka::mocking::MockCluster;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -17,8 +17,7 @@ use support::wait::{wait_for, wait_until};
 
 /// A relay whose metrics have a port that others know.
 fn with_port(stage: &Stage) -> Relay {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    stage.relay().set("http.bind", &free.to_string())
+    stage.relay().set("http.bind", &format!("127.0.0.1:{}", port::free().unwrap()))
 }
 
 fn told(relay: &Relay, arguments: &[&str]) -> (String, Option<i32>) {
@@ -42,9 +41,12 @@ fn a_relay_that_hangs_is_found_beside_its_standby() {
     active.wait_for_log("streaming");
     stage.insert("A", 10);
     stage.wait_acknowledged(stage.log_end());
-    let report = Report::asked(&first, &["--only", "relay", "--only", "slot.reader"]);
-    let outcomes = (report.status("relay.ready"), report.status("slot.reader"), report.exit);
-    assert_eq!(outcomes, ("pass", "pass", Some(0)), "{:?}", report.wrong());
+    // What a relay tells of itself it notes a few times a second.
+    wait_until("a relay that is ready", || {
+        let report = Report::asked(&first, &["--only", "relay", "--only", "slot.reader"]);
+        let outcomes = (report.status("relay.ready"), report.status("slot.reader"), report.exit);
+        outcomes == ("pass", "pass", Some(0))
+    });
     let report = Report::asked(&first, &["--only", "http"]);
     assert_eq!((report.status("http.port"), report.exit), ("pass", Some(0)));
     wait_until("an age that is known", || lag(&first, "1h").1 == Some(0));
@@ -141,7 +143,7 @@ fn a_table_that_somebody_locks_is_told_and_holds_nothing_up() {
     let pid = holder.value("SELECT pg_backend_pid()");
     let begun = Instant::now();
     let report = Report::of(&stage.relay());
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     report.demands("table.locked", "warn", &format!("SELECT pg_terminate_backend({pid});"));
     assert_eq!(report.status("kafka.reachable"), "pass");
     assert_eq!(report.status("rows.deliverable"), "unknown");
