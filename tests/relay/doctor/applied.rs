@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::stage::Stage;
+use postrider::sandbox::postgres::{Cluster, Options};
 use support::kafka::{self, Kafka};
 use support::relay::{Outcome, Relay};
 use support::wait::{let_pass, wait_until};
@@ -53,7 +54,11 @@ fn fix_until_there_is_a_slot(stage: &Stage, relay: &Relay) -> Fixed {
 
 /// Nothing is there but the database.
 fn bare(kafka: &Kafka) -> (Stage, Relay) {
-    let stage = Stage::empty(postgres::installed(), &kafka.bootstrap(), "doctor_fix");
+    bare_on(postgres::installed(), kafka)
+}
+
+fn bare_on(cluster: &Cluster, kafka: &Kafka) -> (Stage, Relay) {
+    let stage = Stage::empty(cluster, &kafka.bootstrap(), "doctor_fix");
     let relay = stage
         .relay()
         .set("kafka.delivery", "exactly_once")
@@ -84,7 +89,9 @@ fn delivers(stage: &Stage, relay: &Relay) {
 #[test]
 fn the_plan_changes_nothing_and_the_deed_creates_what_is_absent() {
     let Some(kafka) = kafka::strict() else { return };
-    let (stage, relay) = bare(kafka);
+    // A cluster of its own: open transactions of other tests would hold up the slot for longer than doctor waits.
+    let cluster = postgres::start(&Options::default());
+    let (stage, relay) = bare_on(&cluster, kafka);
     let plan = Fixed::of(&relay, &[]);
     let mut planned = plan.words("creates");
     for object in [
