@@ -1,5 +1,6 @@
 //! Exactly once: records and progress in one Kafka transaction.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,8 +16,6 @@ use support::{kafka, postgres, topic, wait_for};
 const ROWS_WITHIN: usize = 120_000;
 /// `transaction.timeout.ms` of the relay.
 const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
-/// Ten seconds of rows.
-const ROWS_OF_EACH: usize = 400;
 const KILLS: u32 = 8;
 /// Rows per second and rows per transaction of each writer.
 const WRITERS: [(u32, u32); 3] = [(300, 1), (600, 7), (900, 60)];
@@ -38,23 +37,27 @@ fn g6_every_row_arrives_once_on_a_good_day() {
 }
 
 /// Nothing else can come into a transaction that ends: without a flush each of these rows waits for a second.
+/// On a busy machine some of them take as long for another reason.
 #[test]
 fn the_end_of_a_transaction_waits_for_no_further_records() {
     const ROWS: u32 = 20;
+    const LINGER: Duration = Duration::from_secs(1);
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "flushed");
     let relay = stage.relay().set("kafka.delivery", "exactly_once").set("kafka.linger", "1s");
     let mut running = relay.run();
     let face = RelayHttp::of(&mut running);
     running.wait_for_log("\"streaming\"");
-    let began = Instant::now();
-    for row in 1..=ROWS {
+    let took = (1..=ROWS).map(|row| {
+        let began = Instant::now();
         stage.insert("A", 1);
         // Not for the end of the log, where rows of other tests may be: progress follows that after ten seconds.
         let is_committed = |confirmed| confirmed >= f64::from(row);
         face.wait_metric("postrider_records_confirmed_total", is_committed);
-    }
-    assert!(began.elapsed() < Duration::from_secs(1) * ROWS, "{:?}", began.elapsed());
+        began.elapsed()
+    });
+    let fastest = took.min().unwrap();
+    assert!(fastest < LINGER, "{fastest:?}");
     running.stop();
 }
 
@@ -237,24 +240,30 @@ fn delete_under_rows(bootstrap: &str) {
     let mut running = relay.run();
     running.wait_for_log("\"streaming\"");
     let sql = stage.sql();
+    let is_over = AtomicBool::new(false);
+    // By the time and not by their number: on a busy machine a fixed number of rows takes a minute.
     let rows = || {
-        for _ in 0..ROWS_OF_EACH {
+        let mut of_each = 0;
+        while !is_over.load(Ordering::Relaxed) {
             for name in ["A", "B"] {
                 sql.run(&format!(
                     "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
                      VALUES ('t', 'k', '{name}', '{{}}')"
                 ));
             }
+            of_each += 1;
             let_pass(Duration::from_millis(20), "records are under way all the time");
         }
+        of_each
     };
-    let gone = std::thread::scope(|scope| {
+    let (gone, of_each) = std::thread::scope(|scope| {
         let rows = scope.spawn(rows);
         let_pass(Duration::from_secs(3), "rows flow");
         topic::delete(bootstrap, &stage.topic("B"));
         let gone = Instant::now();
-        rows.join().unwrap();
-        gone
+        let_pass(Duration::from_secs(7), "rows flow on");
+        is_over.store(true, Ordering::Relaxed);
+        (gone, rows.join().unwrap())
     });
     stage.wait_acknowledged(stage.log_end());
     let took = gone.elapsed();
@@ -262,5 +271,5 @@ fn delete_under_rows(bootstrap: &str) {
     assert!(took < TRANSACTION_LIMIT.mul_f64(0.75), "{took:?}");
     running.stop();
     let of_a = stage.records().iter().filter(|record| record.topic == stage.topic("A")).count();
-    assert_eq!(of_a, ROWS_OF_EACH, "each once");
+    assert_eq!(of_a, of_each, "each once");
 }
