@@ -67,11 +67,11 @@ fn g6_brokers_far_away_do_not_end_a_session_of_a_server_with_little_patience() {
     let relay = stage.relay().set("kafka.delivery", "exactly_once");
     relay.prepare();
     stage.insert("A", 10);
-    let timeout = format!("ALTER DATABASE {} SET wal_sender_timeout = '1s'", stage.slot());
+    let timeout = format!("ALTER DATABASE {} SET wal_sender_timeout = '3s'", stage.slot());
     stage.sql().run(&timeout);
     cluster.proxy.greet(|link| {
         for way in BOTH {
-            link.inject(way, Fault::Latency(Duration::from_millis(100)));
+            link.inject(way, Fault::Latency(Duration::from_millis(300)));
         }
     });
     let running = relay.allow_log("cannot reach Kafka").run();
