@@ -80,7 +80,8 @@ fn once_delivers_commits_that_did_not_wait_for_the_disk() {
 /// As beside a relay with the same settings, which has the address.
 #[test]
 fn once_goes_on_where_its_address_is_taken() {
-    let stage = Stage::new(postgres::installed(), &Broker::embedded().bootstrap(), "taken");
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "taken");
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap().to_string();
     let relay = stage.relay().set("http.bind", &address);
