@@ -17,7 +17,7 @@ use crate::streams::{drop_slot, file_of, relay as relay_of, stages, start};
 use support::broker::take_down;
 use support::relay_http::RelayHttp;
 use support::skip::skip;
-use support::wait::let_pass;
+use support::wait::{let_pass, wait_until};
 use support::{postgres, wait_for};
 
 /// What a browser showed of the page at this path, with screenshots of that name; `None`: this machine has none.
@@ -91,7 +91,9 @@ fn a_relay_that_streams_shows_what_its_metrics_say() {
         ("in_flight_records", "postrider_in_flight_records"),
         ("transactions_settled", "postrider_transactions_settled_total"),
     ] {
-        assert_eq!(told["numbers"][name].as_u64(), face.count(metric), "{name}");
+        // Two looks, between which a number may change.
+        let is_told = || state(&face)["numbers"][name].as_u64() == face.count(metric);
+        wait_until(&format!("{name} to be that of the metrics"), is_told);
     }
     let columns = told["slot"].as_array().unwrap();
     assert!(columns.contains(&serde_json::json!(["slot_name", stage.slot()])), "{columns:?}");
@@ -184,7 +186,7 @@ fn a_server_that_is_down_is_shown_with_the_cause() {
     assert_eq!(told["numbers"]["oldest_unacknowledged_seconds"], Value::Null);
     cluster.start_again().unwrap();
     face.wait_ready(200);
-    assert_eq!(state(&face)["chain"][0]["is"], "ok");
+    wait_until("the link to be good again", || state(&face)["chain"][0]["is"] == "ok");
     running.stop();
 }
 
