@@ -19,9 +19,9 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use support::retention::now_ms;
 use support::wait::{let_pass, wait_until};
-use support::{kafka, topic, unique};
+use support::{kafka, topic, unique, wait_for};
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// One row of the imaginary outbox.
 #[derive(Debug, Clone)]
@@ -223,7 +223,7 @@ fn g2_nothing_later_is_stored_after_a_refused_batch() {
     }
     // A relay that is slow to listen: the client library has all the time to go on.
     let_pass(Duration::from_secs(2), "nobody listens");
-    let error = producer.poll(&mut answers).unwrap_err();
+    let error = wait_for("the refusal", || producer.poll(&mut answers).err());
     assert!(matches!(error, SinkError::BatchRefused { .. }), "{error}");
     drop(producer);
     let values: Vec<_> = stored(&spec, &name).into_iter().map(|record| record.value).collect();
