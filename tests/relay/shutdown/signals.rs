@@ -102,7 +102,7 @@ fn g8_a_second_signal_aborts_at_once() {
     assert_eq!(running.wait().code(), Some(1));
     let took = begun.elapsed();
     eprintln!("aborted in {took:?}");
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
     mock.broker_up(ALL).unwrap();
     stage.relay().run_once();
     stage.verdict(&oracle, &[]).assert_at_least_once();
@@ -140,7 +140,7 @@ fn g8_sigterm_while_postgres_is_away_is_a_clean_stop() {
     running.wait_for_log("trying again");
     let begun = Instant::now();
     running.stop();
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -159,8 +159,9 @@ fn g8_a_drain_that_postgres_breaks_off_is_no_clean_stop() {
     assert_eq!(running.wait().code(), Some(69));
 }
 
-/// Seconds that Postgres's `fast` stop waits for a relay without Kafka, with some to spare.
-const FAST: Duration = Duration::from_secs(20);
+/// Seconds that Postgres's `fast` stop waits for a relay without Kafka, with some to spare on a busy machine. It waits
+/// a minute for one that does not let go.
+const FAST: Duration = Duration::from_secs(45);
 
 #[test]
 fn g8_a_drain_without_kafka_does_not_hold_up_a_fast_stop() {
@@ -189,7 +190,8 @@ fn g8_a_drain_outlives_the_sql_session_beside_it() {
     let oracle = stage.oracle();
     let proxy = FreezingProxy::start(&stage.database.address());
     let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
-    let mut running = impatient(relay).expect_log("cannot reach Kafka").run();
+    let relay = impatient(relay).expect_log("cannot reach Kafka");
+    let mut running = relay.set("shutdown.grace", "2m").run();
     stage.strand(&mock, 7);
     running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
