@@ -130,7 +130,7 @@ fn a_stream_that_begins_anew_by_itself_stays_paused() {
     let [(_, open), (_, closed)] = &streams[..] else { panic!("two") };
     let desk = Desk::new();
     let text = file_of("", &streams);
-    desk.write(&text.replace("[retry]\n", "[retry]\ngive_up_after = \"1s\"\n"));
+    desk.write(&text.replace("[retry]\n", "[retry]\ngive_up_after = \"10s\"\n"));
     let relay = desk.controlled(relay(&streams).allow_log(""));
     let mut running = start(&relay, &desk.file(), &["run"]);
     let face = RelayHttp::of(&mut running);

@@ -95,7 +95,7 @@ fn g8_a_stream_that_gave_up_on_its_database_goes_on_by_itself() {
     let [(_, open), (_, closed)] = &streams[..] else { panic!("two") };
     let desk = Desk::new();
     let text = file_of("", &streams);
-    desk.write(&text.replace("[retry]\n", "[retry]\ngive_up_after = \"1s\"\n"));
+    desk.write(&text.replace("[retry]\n", "[retry]\ngive_up_after = \"10s\"\n"));
     let relay = relay(&streams).allow_log("");
     let (mut running, face) = run(&relay, &desk);
     face.wait_ready(200);
