@@ -40,10 +40,11 @@ fn slots_of_one_name_on_two_servers_are_two_streams() {
         let labels = format!("stream=\"{stream}\",slot_name=\"{slot}\"");
         face.count(&format!("postrider_slot_active{{{labels}}}"))
     };
-    assert_eq!((active("one"), active("two")), (Some(1), Some(1)));
+    // Slots are looked at every few seconds.
+    wait_until("both slots to be seen", || (active("one"), active("two")) == (Some(1), Some(1)));
     drop_slot(two);
     running.wait_for_log(FAILED);
-    assert_eq!((active("one"), active("two")), (Some(1), Some(0)));
+    wait_until("the end of the one", || (active("one"), active("two")) == (Some(1), Some(0)));
     one.insert("A", 3);
     wait_until("rows of the one", || (sent("A"), sent("B")) == (6, 4));
     running.kill();
