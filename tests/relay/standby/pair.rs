@@ -11,7 +11,7 @@ use support::relay_http::RelayHttp;
 use support::{kafka, postgres, topic};
 
 /// A takeover may take this much longer than promised on a machine busy with other tests.
-const PATIENCE: u32 = 10;
+const PATIENCE: u32 = 25;
 
 fn standby(relay: &Relay) -> (Running, RelayHttp) {
     let mut running = relay.run();
@@ -24,10 +24,11 @@ fn standby(relay: &Relay) -> (Running, RelayHttp) {
 }
 
 fn assert_waiting(face: &RelayHttp) {
+    // It is told a few times a second.
+    face.wait_count("postrider_state{state=\"standby\"}", 1);
     let (status, health) = face.probe("/readyz");
     assert_eq!((status, &health["role"]), (200, &"standby".into()), "{health}");
     assert_eq!(face.probe("/readyz?role=active").0, 503);
-    assert_eq!(face.count("postrider_state{state=\"standby\"}"), Some(1));
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn g8_a_standby_ends_at_once_when_told() {
     let (second, _) = standby(&stage.relay());
     let begun = Instant::now();
     second.stop();
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     first.stop();
 }
 
