@@ -7,18 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use support::wait::within;
 use support::wait_for;
-
-/// A second, and what a machine under load adds.
-const SOON: Duration = Duration::from_secs(5);
 
 /// A terminal of 80 columns and 24 lines with the program on it.
 pub(super) struct Terminal {
@@ -152,10 +147,10 @@ impl Terminal {
         self.keys = File::open("/dev/null").unwrap();
     }
 
-    /// Asserts a clean end soon, on a terminal that nobody sees any more.
+    /// Asserts a clean end, on a terminal that nobody sees any more.
     pub(super) fn ends_unseen(mut self) {
-        let status = within(SOON, || self.child.try_wait().unwrap());
-        assert_eq!(status.expect("no end").code(), Some(0));
+        let status = wait_for("the end", || self.child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0));
     }
 
     pub(super) fn wait_for(&self, part: &str) -> String {

@@ -11,6 +11,9 @@ use support::postgres;
 use support::relay::Relay;
 use support::wait::stays;
 
+/// The relay tells Postgres every ten seconds, and a busy machine adds to that.
+const SOON: Duration = Duration::from_mins(1);
+
 /// All brokers of an embedded cluster.
 pub(crate) const ALL: i32 = -1;
 
@@ -31,7 +34,7 @@ fn g5_the_slot_advances_without_a_row() {
         make_noise(&stage);
         let took = stage.wait_acknowledged(stage.log_end());
         eprintln!("PostgreSQL {}: acknowledged after {took:?}", cluster.version());
-        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(took < SOON, "{took:?}");
         elsewhere(cluster, &stage);
         running.stop();
         assert_eq!(stage.records().len(), 0);
@@ -44,7 +47,7 @@ fn elsewhere(cluster: &Cluster, stage: &Stage) {
     let other = postgres::Database::create(cluster, "elsewhere");
     other.sql().run("CREATE TABLE noise AS SELECT generate_series(1, 20000) AS n");
     let took = stage.wait_acknowledged(stage.log_end());
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(took < SOON, "{took:?}");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn the_answer_comes_though_nothing_answers() {
     let relay = stage.relay().set("source.url", "postgres://a@192.0.2.1:5432/x");
     let begun = Instant::now();
     let report = Report::of(&relay);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     assert_eq!(report.status("postgres.reachable"), "fail");
     assert_eq!(report.status("kafka.reachable"), "fail");
 }

@@ -18,7 +18,7 @@ use postrider::route::{Headers, Record, RejectionCode};
 use support::wait::{let_pass, wait_for, wait_until};
 
 const TOPIC: &str = "orders";
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_mins(1);
 
 fn record(value: &[u8]) -> Record<'_> {
     Record {
@@ -430,7 +430,7 @@ fn an_outage_holds_up_neither_the_end_of_a_producer_nor_a_reader() {
     for _ in 0..10 {
         let begun = Instant::now();
         assert!(matches!(reader.next(Duration::from_millis(100)).unwrap(), ReaderEvent::Idle));
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(30));
     }
     let begun = Instant::now();
     let late = reader.collect(1, Duration::from_millis(300)).unwrap_err();
@@ -439,7 +439,7 @@ fn an_outage_holds_up_neither_the_end_of_a_producer_nor_a_reader() {
     assert!(matches!(lost, Some(ReaderError::Unreachable { .. })), "{lost:?}");
     drop(reader);
     drop(producer);
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -32,7 +32,9 @@ fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {
     let relay = stage.relay().set("kafka.max_in_flight", "1MiB");
     // A broker that has just started may take its time to create a topic, and this is not about that.
     let relay = relay.set("route.missing_topic", "wait").allow_log("its rows wait");
-    let mut running = relay.expect_log("cannot reach Kafka").run();
+    // On a busy machine the outage may last for a minute.
+    let relay = relay.expect_log("cannot reach Kafka").allow_log("has confirmed no records");
+    let mut running = relay.run();
     let face = RelayHttp::of(&mut running);
     face.wait_ready(200);
     let load = Load::start(&stage, &[(500, 1), (1_000, 50)]);
@@ -156,7 +158,7 @@ fn brokers_that_answer_and_store_nothing_are_given_up() {
             "{error}"
         );
         assert_eq!(running.wait().code(), Some(69));
-        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     }
 }
 

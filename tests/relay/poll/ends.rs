@@ -79,7 +79,7 @@ fn stranded(
     mock: &MockCluster<'_, impl rdkafka::ClientContext>,
 ) -> (Scene, support::relay::Running) {
     let settings =
-        [("source.poll.interval", "50ms"), ("retry.initial", "1s"), ("shutdown.grace", "20s")];
+        [("source.poll.interval", "50ms"), ("retry.initial", "1s"), ("shutdown.grace", "2m")];
     let stage = Stage::empty(postgres::installed(), &mock.bootstrap_servers(), "poll_owed");
     let scene = Scene::of(stage, &settings);
     let made = scene.owner(&settings).start(&["setup"]).outcome();
@@ -126,7 +126,7 @@ fn g8_what_a_broken_session_left_and_nobody_has_any_more_is_not_waited_for() {
     running.signal(Signal::TERM);
     let status = running.wait();
     assert!(
-        status.success() && begun.elapsed() < Duration::from_secs(15),
+        status.success() && begun.elapsed() < Duration::from_mins(1),
         "{status} {:?}",
         begun.elapsed()
     );
@@ -178,7 +178,7 @@ fn an_idle_worker_asks_once_in_an_interval_and_never_without_end() {
     assert!((3..=12).contains(&starts.len()), "{starts:?}");
     let begun = Instant::now();
     running.stop();
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

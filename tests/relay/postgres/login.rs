@@ -295,7 +295,7 @@ fn a_silent_server_is_given_up_on() {
         let begun = std::time::Instant::now();
         let error = log_in(&resolve(&text)).unwrap_err();
         assert!(matches!(error, WalError::LoginTimedOut { .. }), "{error:?}");
-        assert!(begun.elapsed().as_secs() < 5);
+        assert!(begun.elapsed().as_secs() < 30);
     }
 }
 

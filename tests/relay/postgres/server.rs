@@ -24,6 +24,9 @@ fn patient(relay: Relay) -> Relay {
     relay.allow_log("trying again").set("retry.max", "500ms")
 }
 
+/// How long a fast stop may take on a busy machine. The server waits a minute for a relay that does not let go.
+const FAST: Duration = Duration::from_secs(45);
+
 /// `pg_ctl stop -m fast`, and how long it took.
 fn stop_fast(cluster: &mut Cluster) -> Duration {
     let begun = Instant::now();
@@ -42,7 +45,7 @@ fn g5_a_fast_stop_does_not_wait_for_an_idle_relay() {
         stage.wait_for_records(10);
         let took = stop_fast(&mut cluster);
         eprintln!("PostgreSQL {}, idle relay: stopped in {took:?}", cluster.version());
-        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(took < FAST, "{took:?}");
         running.wait_for_log("closing the replication stream");
         cluster.start_again().unwrap();
         stage.insert("A", 10);
@@ -63,7 +66,7 @@ fn g1_a_fast_stop_waits_seconds_for_a_relay_without_kafka() {
         running.wait_for_log("cannot reach Kafka");
         let took = stop_fast(&mut cluster);
         eprintln!("PostgreSQL {}, Kafka down: stopped in {took:?}", cluster.version());
-        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(took < FAST, "{took:?}");
         cluster.start_again().unwrap();
         mock.broker_up(ALL).unwrap();
         stage.insert("A", 10);

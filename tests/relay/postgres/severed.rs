@@ -146,7 +146,7 @@ fn g5_a_cut_sql_connection_costs_no_session_and_a_fast_stop_is_still_noticed() {
     stage.wait_acknowledged(stage.log_end());
     let begun = Instant::now();
     cluster.stop(Stop::Fast).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
     // The first session's end, and so far the only one.
     let end = running.wait_for_any(&["closing the replication stream", "trying again"]);
     assert!(end.contains("closing the replication stream"), "{end}");
