@@ -1,6 +1,7 @@
 //! What shows nothing of deliveries is refused, with the fix, and nothing is deleted.
 
 use super::scene::{Scene, prune};
+use support::wait::wait_until;
 
 /// Of what is older than a day, without a word about the time before the slot.
 const PLAIN: [&str; 3] = ["--older-than", "1d", "--execute"];
@@ -39,11 +40,12 @@ fn a_lost_slot_deletes_nothing() {
     let sql = scene.sql();
     sql.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'");
     sql.run("SELECT pg_reload_conf()");
-    for _ in 0..4 {
+    // The server reads its settings again in its own time.
+    wait_until("the slot to be lost", || {
         sql.run("SELECT pg_logical_emit_message(false, '', 'x'); SELECT pg_switch_wal()");
-    }
-    sql.run("CHECKPOINT");
-    assert_eq!(scene.stage.slot_value("wal_status"), "lost");
+        sql.run("CHECKPOINT");
+        scene.stage.slot_value("wal_status") == "lost"
+    });
     scene.prune(&["--execute"]).assert_refused(70, &["PR-P041", "is lost", "setup --from-now"]);
     assert_eq!(scene.count("old"), 10);
 }

@@ -5,6 +5,7 @@ use postrider::sandbox::postgres::Options;
 
 use crate::services::stage::Stage;
 use support::postgres;
+use support::wait::wait_until;
 
 const OUTBOX: [&str; 2] = ["--table", "outbox"];
 
@@ -48,12 +49,15 @@ fn a_lost_slot_keeps_the_outbox_whole() {
     deliver(&stage);
     stage.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'");
     stage.run("SELECT pg_reload_conf()");
-    for _ in 0..4 {
-        stage.run("SELECT pg_logical_emit_message(false, '', 'x'); SELECT pg_switch_wal()");
-    }
-    stage.run("CHECKPOINT");
     let lost = "SELECT count(*) FROM pg_replication_slots WHERE wal_status = 'lost'";
-    assert_eq!(stage.count(lost), 1);
+    // The checkpointer may not have read the setting yet.
+    wait_until("the slot to be lost", || {
+        for _ in 0..4 {
+            stage.run("SELECT pg_logical_emit_message(false, '', 'x'); SELECT pg_switch_wal()");
+        }
+        stage.run("CHECKPOINT");
+        stage.count(lost) == 1
+    });
     let (status, out, stderr) = stage.maintain(&OUTBOX);
     assert_eq!(status, 70, "{stderr}");
     let lost = format!("replication slot `{}` is lost", stage.database.name());
