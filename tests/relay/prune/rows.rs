@@ -103,7 +103,7 @@ fn a_run_that_is_killed_leaves_whole_pages_and_the_next_one_goes_on() {
     scene.insert("old", 5_000, "2 days");
     scene.pass();
     let line = ["prune", "--older-than", "1d", "--from-before-slot", "--execute", "--batch", "10"];
-    let running = scene.relay().start(&[&line[..], &["--pause", "5ms"]].concat());
+    let running = scene.relay().start(&[&line[..], &["--pause", "20ms"]].concat());
     wait_until("some rows to be deleted", || scene.count("old") < 4_900);
     running.kill();
     // Its last page may still be under way.
