@@ -1,7 +1,9 @@
 //! A client of HTTP that sends what it is told, right or wrong.
 
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -25,10 +27,24 @@ impl Response {
     }
 }
 
+/// How long an answer may take on a machine that does much else.
+const ANSWER_LIMIT: Duration = Duration::from_mins(1);
+
 /// Sends a request; `None` where the connection broke.
 pub fn send(address: &str, head: &str, body: &[u8]) -> Option<Response> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();
+    exchange(stream, head, body)
+}
+
+/// Sends a request to a local socket; `None` where the connection broke.
+pub fn send_local(socket: &Path, head: &str) -> Option<Response> {
+    let stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();
+    exchange(stream, head, b"")
+}
+
+fn exchange(mut stream: impl Read + Write, head: &str, body: &[u8]) -> Option<Response> {
     let length = body.len();
     let head =
         format!("{head}\r\nhost: shop\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
