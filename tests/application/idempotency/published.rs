@@ -169,7 +169,7 @@ async fn a_duplicate_acknowledged_while_the_first_works_is_lost_with_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_time_to_live_shorter_than_the_work_lets_two_work() {
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(4);
     let (_redis, guard) = guarded(&settings().pending_ttl(ttl));
     let _owner = lease(guard.begin(&request("not-renewed")).await);
     let_pass(ttl + ttl / 10, "the lease expires").await;
