@@ -53,7 +53,7 @@ fn a_frozen_member_makes_no_dead_letter_of_what_its_successor_has_done() {
     let successor = Running::start(impatient(&scene), TestEffects::plain());
     scene.await_effects(1);
     wake.send(()).unwrap();
-    member.await_counters("the end of its batch", |now| now.batches == 1);
+    member.await_counters("the end of its batch", |now| now.batches > 0);
     member.stop();
     successor.stop();
     assert_eq!((scene.letters().len(), scene.effect_rows()), (0, (1, 1)));
@@ -72,7 +72,7 @@ fn a_frozen_member_makes_no_dead_letter_of_what_its_successor_is_to_do() {
     let successor = Running::start(impatient(&scene), waits);
     successor.await_status("the message", |status| status.waiting_messages == 1);
     wake.send(()).unwrap();
-    member.await_counters("the end of its batch", |now| now.batches == 1);
+    member.await_counters("the end of its batch", |now| now.batches > 0);
     assert_eq!(scene.markers(), 0);
     is_back.store(true, Ordering::Relaxed);
     scene.await_effects(1);
