@@ -332,7 +332,7 @@ fn what_committed_spawns_runs_while_the_consumer_is_idle() {
     scene.await_effects(1);
     // No message comes meanwhile.
     let took = reported.recv_timeout(Duration::from_secs(30)).expect("the task to end");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
     running.stop();
 }
 

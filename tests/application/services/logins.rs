@@ -75,7 +75,7 @@ fn a_login_that_is_withdrawn_is_told_once_and_makes_the_service_unready() {
     let service = stage.start_at(&seller.url(), &["orders"]);
     wait_until("a service that is ready", || get(&service.address, "/readyz").status == 200);
     // A refusal of that login ends the service, as it should at a start.
-    let_pass(Duration::from_secs(2), "the login that the service tries at its start");
+    let_pass(Duration::from_secs(8), "the login that the service tries at its start");
     stage.run(&format!("ALTER ROLE {name} PASSWORD 'other'"));
     let sessions = format!("FROM pg_stat_activity WHERE usename = '{name}'");
     stage.run(&format!("SELECT pg_terminate_backend(pid) {sessions}"));
