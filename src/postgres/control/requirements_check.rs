@@ -347,4 +347,4 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,8 +1,6 @@
 //! The configuration, and the machine that the relay runs on.
 
-use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 
 use super::Report;
 use crate::stage::Stage;
@@ -66,20 +64,4 @@ fn a_machine_with_narrow_limits_is_told() {
     let words = ["--only", "host", "--deny-warnings", "--allow", "host"];
     let known = Report::asked(&narrow, &words);
     assert_eq!((known.status("host.descriptors"), known.exit), ("warn", Some(0)));
-}
-
-#[test]
-fn a_file_with_a_secret_that_others_may_read_is_told() {
-    let broker = Broker::embedded();
-    let stage = Stage::migrated(postgres::installed(), &broker.bootstrap(), "doctor_file");
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("postrider.toml");
-    fs::write(&file, "[source]\nurl = \"postgres://app:hunter2@127.0.0.1/shop\"\n").unwrap();
-    let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-    let arguments = ["--config", file.to_str().unwrap()];
-    mode(0o644);
-    let report = Report::asked(&relay(&stage), &arguments);
-    report.demands("config.file_mode", "warn", "chmod 600");
-    mode(0o600);
-    assert_eq!(Report::asked(&relay(&stage), &arguments).status("config.file_mode"), "pass");
 }

@@ -10,7 +10,7 @@ mod running;
 mod server;
 mod setups;
 mod source;
-mod steps;
+pub(crate) mod steps;
 
 use serde_json::Value;
 use support::relay::{Outcome, Relay};
@@ -77,6 +77,11 @@ impl Report {
     /// What is to be done.
     pub(crate) fn fix(&self, id: &str) -> &str {
         self.find(id)["fix"]["text"].as_str().unwrap_or_else(|| panic!("no fix: {}", self.find(id)))
+    }
+
+    /// The literal steps of the fix.
+    pub(crate) fn steps(&self, id: &str) -> &[Value] {
+        self.find(id)["fix"]["steps"].as_array().unwrap()
     }
 
     /// Everything that is not as it should be, by id.

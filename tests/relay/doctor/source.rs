@@ -5,35 +5,6 @@ use crate::stage::Stage;
 use support::broker::Broker;
 use support::postgres;
 
-/// What a person has to choose has words and no steps.
-#[test]
-fn what_only_a_person_can_choose_is_told_without_steps() {
-    let broker = Broker::embedded();
-    let cases = [
-        ("table.columns", "ALTER TABLE outbox RENAME COLUMN event_type TO kind", "[outbox]"),
-        ("publication.exists", "DROP PUBLICATION postrider", "`postrider repair`"),
-    ];
-    for (id, breaks, fix) in cases {
-        let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "doctor_choice");
-        stage.sql().run(breaks);
-        let report = Report::of(&stage.relay());
-        report.demands(id, "fail", fix);
-        assert_eq!(report.find(id)["fix"]["steps"], serde_json::json!([]), "{id}");
-        assert_ne!(report.status("progress.position"), "fail", "{id} is told once");
-    }
-}
-
-#[test]
-fn a_table_that_takes_rows_of_any_size_is_told_with_its_constraint() {
-    let broker = Broker::embedded();
-    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "doctor_size");
-    stage.sql().run("ALTER TABLE outbox ADD COLUMN note text");
-    let report = Report::of(&stage.relay());
-    report.demands("table.row_size", "warn", "CHECK");
-    stage.sql().run(report.fix("table.row_size"));
-    assert_eq!(Report::of(&stage.relay()).status("table.row_size"), "pass");
-}
-
 #[test]
 fn rows_that_would_be_dead_letters_are_told_before_they_are() {
     let broker = Broker::embedded();

@@ -53,16 +53,6 @@ fn verify_knows_rows_that_wait_from_rows_that_are_lost() {
 }
 
 #[test]
-fn a_table_whose_rows_lie_elsewhere_is_refused() {
-    let Some(kafka) = kafka::shared() else { return };
-    let scene = Scene::new(&kafka.bootstrap(), "poll_child", &[]);
-    scene.stage.sql().run("CREATE TABLE child () INHERITS (outbox)");
-    let (code, said) = Scene::failure(&scene.relay, &["run"]);
-    assert_eq!(code, Some(78), "{said}");
-    assert!(said.contains("PR-P055"), "{said}");
-}
-
-#[test]
 fn generated_columns_are_read_and_others_are_not() {
     let Some(kafka) = kafka::shared() else { return };
     let settings = [("route.headers", "twice")];

@@ -1,5 +1,4 @@
-//! The gate, the set-up and the watch, against real servers: every way a database can be unfit is
-//! made, refused, fixed with the hint's own SQL where that is possible, and accepted.
+//! The gate, the set-up and the watch, against real servers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,12 +10,11 @@ use postrider::control::{
 use postrider::libpq::ConnectInfo;
 use postrider::outbox::{TableName, Wanted};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
-use postrider::wal::{Class, Connection, Frame, SessionParams};
+use postrider::wal::{Connection, Frame, SessionParams};
 
 use support::postgres::{self, Database};
 use support::sql::Sql;
-use support::unique;
-use support::wait::wait_for;
+use support::wait_for;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -93,99 +91,6 @@ fn what_is_missing_is_created_publication_first() {
     }
 }
 
-/// A fault, the exit code of its refusal, and whether the hint's SQL alone fixes it.
-struct Fault {
-    sql: &'static str,
-    exit_code: u8,
-    mended_by_hint: bool,
-}
-
-const FAULTS: [Fault; 12] = [
-    Fault { sql: "DROP TABLE outbox", exit_code: 78, mended_by_hint: false },
-    Fault {
-        sql: "DROP TABLE outbox; CREATE VIEW outbox AS SELECT 1 AS id",
-        exit_code: 78,
-        mended_by_hint: false,
-    },
-    Fault {
-        sql: "DROP TABLE outbox; CREATE UNLOGGED TABLE outbox (id int)",
-        exit_code: 78,
-        mended_by_hint: false,
-    },
-    Fault {
-        sql: "ALTER TABLE outbox RENAME COLUMN payload TO body",
-        exit_code: 78,
-        mended_by_hint: false,
-    },
-    Fault { sql: "DROP PUBLICATION postrider", exit_code: 70, mended_by_hint: false },
-    Fault {
-        sql: "ALTER PUBLICATION postrider SET (publish = 'update, delete')",
-        exit_code: 78,
-        mended_by_hint: true,
-    },
-    Fault {
-        sql: "ALTER PUBLICATION postrider DROP TABLE outbox",
-        exit_code: 78,
-        mended_by_hint: true,
-    },
-    Fault {
-        sql: "ALTER PUBLICATION postrider SET TABLE outbox WHERE (event_type <> 'secret')",
-        exit_code: 78,
-        mended_by_hint: true,
-    },
-    Fault {
-        sql: "ALTER PUBLICATION postrider SET TABLE outbox (id, aggregate_id, event_type)",
-        exit_code: 78,
-        mended_by_hint: true,
-    },
-    Fault {
-        sql: "DROP PUBLICATION postrider; DROP TABLE outbox;
-              CREATE TABLE outbox (id uuid, aggregate_id text, event_type text, payload jsonb)
-                  PARTITION BY LIST (event_type);
-              CREATE TABLE rest PARTITION OF outbox DEFAULT;
-              CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')",
-        exit_code: 78,
-        mended_by_hint: true,
-    },
-    Fault {
-        sql: "SELECT pg_drop_replication_slot(current_database());
-              SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')",
-        exit_code: 78,
-        mended_by_hint: false,
-    },
-    Fault {
-        sql: "SELECT pg_drop_replication_slot(current_database());
-              SELECT pg_create_physical_replication_slot(current_database())",
-        exit_code: 78,
-        mended_by_hint: false,
-    },
-];
-
-#[test]
-fn every_fault_is_refused_and_the_hint_fixes_it() {
-    for cluster in postgres::versions() {
-        for Fault { sql, exit_code, mended_by_hint } in FAULTS {
-            let database = ready(cluster, "fault");
-            check(&database, false).unwrap();
-            // One statement at a time: slots and schema changes do not go together.
-            for statement in sql.split(';') {
-                database.sql().run(statement);
-            }
-            // Neither refused only without leave to create, nor fixed by it.
-            for create in [false, true] {
-                let refused = check(&database, create).unwrap_err();
-                assert_eq!(refused.exit_code(), exit_code, "{sql}: {refused}");
-            }
-            let refused = check(&database, false).unwrap_err();
-            let hint = refused.hint().unwrap();
-            if mended_by_hint {
-                database.sql().run(&hint);
-                check(&database, false).unwrap_or_else(|error| panic!("{sql}: {hint}: {error}"));
-            }
-        }
-    }
-}
-
 /// Several statements of ours look at one table, and DDL falls between any two of them.
 #[test]
 fn a_look_that_ddl_falls_into_shows_one_moment() {
@@ -228,78 +133,6 @@ fn a_look_that_ddl_falls_into_shows_one_moment() {
 }
 
 #[test]
-fn a_slot_of_another_database_is_refused() {
-    let cluster = postgres::installed();
-    let (here, there) = (ready(cluster, "here"), ready(cluster, "there"));
-    let url = here.address().unix_url();
-    let refused = check_at(&url, &wanted(there.name(), true)).unwrap_err();
-    assert!(refused.to_string().contains(there.name()), "{refused}");
-    assert_eq!(refused.class(), Class::Configuration);
-}
-
-#[test]
-fn a_server_that_does_not_decode_is_refused() {
-    let cluster = postgres::start(&Options::default().with("wal_level", "replica"));
-    let database = Database::migrated(&cluster, "level");
-    let refused = check(&database, true).unwrap_err();
-    assert_eq!(refused, ControlError::WalLevel { current: "replica".to_owned() });
-}
-
-#[test]
-fn a_lost_slot_is_refused_and_not_replaced() {
-    for versions in postgres::versions() {
-        let options = if versions.version() >= 18 {
-            postgres::eighteen_options().unwrap()
-        } else {
-            Options::default()
-        };
-        let options = options
-            .with("max_slot_wal_keep_size", "1MB")
-            .with("max_wal_size", "32MB")
-            .with("min_wal_size", "32MB");
-        let cluster = postgres::start(&options);
-        let database = ready(&cluster, "lost");
-        let sql = database.sql();
-        for _ in 0..8 {
-            sql.run("CREATE TABLE t AS SELECT generate_series(1, 1000)");
-            sql.run("DROP TABLE t");
-            sql.run("SELECT pg_switch_wal()");
-            sql.run("CHECKPOINT");
-        }
-        let refused = check(&database, true).unwrap_err();
-        assert!(matches!(refused, ControlError::SlotLost { .. }), "{refused}");
-        assert_eq!(refused.exit_code(), 70);
-        let refused =
-            Connection::open(&resolve(&database.address().unix_url()), &SessionParams::default())
-                .unwrap()
-                .start(database.name(), "postrider", postrider::lsn::Lsn::ZERO)
-                .unwrap_err();
-        assert_eq!(refused.error.class(), Class::Position, "{}", refused.error);
-    }
-}
-
-#[test]
-fn a_role_needs_leave_to_replicate_and_to_create() {
-    let database = Database::migrated(postgres::installed(), "role");
-    let sql = database.sql();
-    let role = unique("role");
-    sql.run(&format!("CREATE ROLE {role} LOGIN"));
-    let url = database.address().login_as(&role, None).unix_url();
-    let wanted = wanted(database.name(), true);
-    let refused = check_at(&url, &wanted).unwrap_err();
-    assert_eq!(refused.exit_code(), 77, "{refused}");
-    let connection = Connection::open(&resolve(&url), &SessionParams::default());
-    assert_eq!(connection.unwrap_err().class(), Class::Permission);
-    sql.run(&format!("ALTER ROLE {role} REPLICATION"));
-    check_at(&url, &wanted).unwrap();
-    sql.run(&format!("SELECT pg_drop_replication_slot('{}')", wanted.slot));
-    sql.run("DROP PUBLICATION postrider");
-    let refused = check_at(&url, &wanted).unwrap_err();
-    assert!(matches!(refused, ControlError::CreationForbidden { .. }), "{refused}");
-    assert_eq!(refused.exit_code(), 77);
-}
-
-#[test]
 fn an_open_transaction_that_holds_up_the_slot_is_named() {
     let cluster = postgres::start(&Options::default());
     let database = Database::migrated(&cluster, "blocked");
@@ -329,7 +162,7 @@ fn two_relays_may_create_at_the_same_time() {
     database.sql().run("DROP PUBLICATION postrider");
     // A slot that another relay is still creating is transient: the relay looks again.
     let look_until_ready = || {
-        wait_for("the slot to be ready", || match check(&database, true) {
+        wait_for("the slot", || match check(&database, true) {
             Err(ControlError::SlotUnfinished { .. }) => None,
             end => Some(end),
         })

@@ -16,6 +16,8 @@ pub(super) struct Refusal {
     pub(super) code: String,
     /// What failed, why and what to do: all that was said.
     pub(super) text: String,
+    /// What to do.
+    pub(super) help: String,
     /// The lines of the log at WARN or above.
     pub(super) warnings: Vec<Value>,
 }
@@ -54,7 +56,7 @@ pub(super) fn judge(outcome: &Outcome, exit: i32) -> Refusal {
     };
     let warnings = log.into_iter().filter(|line| is_warning(line) && !is_aside(line)).collect();
     let text = [part("what"), part("why"), part("help")].join("\n");
-    Refusal { code: part("code"), text, warnings }
+    Refusal { code: part("code"), text, help: part("help"), warnings }
 }
 
 impl Refusal {

@@ -14,11 +14,11 @@ mod encrypted;
 mod environment;
 mod gate;
 mod midway;
-mod noticed;
 mod outbox;
 mod position;
 mod routing;
 #[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
 mod tokens;
 mod typing;
+mod unfit;
 mod waiting;

@@ -59,11 +59,6 @@ impl Outbox {
         ));
     }
 
-    /// A row that was written when no slot could keep it: nobody is to wait for it.
-    pub(super) fn forget_written(&self) {
-        self.written.set(0);
-    }
-
     /// The relay as it should be configured, over TCP.
     pub(super) fn relay(&self) -> Relay {
         self.relay_to(&self.database.address(), &self.broker.bootstrap())

@@ -100,29 +100,6 @@ impl Case {
         let slot = self.stage.slot();
         self.stage.sql().run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
     }
-
-    fn slots(&self) -> String {
-        let slot = self.stage.slot();
-        let sql = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}'");
-        self.stage.sql().value(&sql)
-    }
-}
-
-#[test]
-fn g6_a_slot_that_nobody_knows_is_refused_and_adopted() {
-    let Some(kafka) = kafka::shared() else { return };
-    let case = Case::fresh(postgres::installed(), kafka, "unknown");
-    case.stage.create_slot();
-    for _ in 0..2 {
-        let words =
-            ["Kafka holds no progress of it", case.stage.slot(), "postrider adopt --execute"];
-        case.refused().assert("PR-P064", &words);
-    }
-    let (status, plan) = case.relay.start(&["adopt"]).wait_printed();
-    assert!(status.success() && plan.join("\n").contains("nothing was written"), "{plan:?}");
-    case.refused();
-    assert!(case.adopt().ends_with("adopted"));
-    case.assert_goes_on();
 }
 
 #[test]
@@ -151,60 +128,6 @@ fn g6_a_relay_that_died_before_its_first_row_knows_its_own_slot() {
 }
 
 #[test]
-fn g1_a_slot_dropped_while_the_relay_was_down_is_not_created_again() {
-    let Some(case) = Case::delivered(postgres::installed(), "gone") else { return };
-    case.drop_slot();
-    for _ in 0..2 {
-        let words = [case.stage.slot(), "does not exist", "re-send", "postrider setup"];
-        case.refused().assert("PR-P066", &words);
-        assert_eq!(case.slots(), "0", "nothing is created in its place");
-    }
-    case.stage.create_slot();
-    case.refused().assert("PR-P063", &["begins at", "re-send"]);
-    let adopted = case.adopt();
-    let words = "will not be delivered: unless a relay delivered them at least once from this slot, \
-                 re-send those that are still in the outbox";
-    assert!(adopted.contains(words), "{adopted}");
-    case.assert_goes_on();
-}
-
-/// By default nothing is created at start; only Kafka tells a first start from a slot that was lost.
-#[test]
-fn g1_a_slot_that_is_missing_is_told_from_one_that_was_lost() {
-    let Some(case) = Case::delivered(postgres::installed(), "told") else { return };
-    let relay = case.relay.clone().unset("source.create");
-    case.drop_slot();
-    let words = ["rows of it were delivered up to", "re-send", "setup --from-now"];
-    refused(&relay, &["run"], 70).assert("PR-P066", &words);
-    let first = Case::fresh(postgres::installed(), kafka::shared().unwrap(), "never_made");
-    let relay = first.relay.clone().unset("source.create");
-    let words = ["is source.slot = `never_made_", "at a first start: `postrider setup`"];
-    refused(&relay, &["run"], 78).assert("PR-P039", &words);
-    assert_eq!((case.slots().as_str(), first.slots().as_str()), ("0", "0"));
-}
-
-#[test]
-fn g1_a_slot_dropped_and_made_again_is_a_gap() {
-    let Some(case) = Case::delivered(postgres::installed(), "gap") else { return };
-    case.drop_slot();
-    case.stage.insert("A", 3);
-    case.stage.create_slot();
-    case.refused().assert("PR-P063", &[case.stage.slot(), "re-send", "postrider adopt --execute"]);
-    case.adopt();
-    case.assert_goes_on();
-}
-
-#[test]
-fn g1_a_slot_advanced_by_hand_is_a_gap() {
-    let Some(case) = Case::delivered(postgres::installed(), "advanced") else { return };
-    case.stage.insert("A", 3);
-    let slot = case.stage.slot();
-    let advance = format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())");
-    case.stage.sql().run(&advance);
-    case.refused().assert("PR-P063", &["begins at", slot, "re-send"]);
-}
-
-#[test]
 fn g1_a_slot_moved_before_the_first_run_is_a_gap() {
     let Some(kafka) = kafka::shared() else { return };
     let case = Case::fresh(postgres::installed(), kafka, "unread");
@@ -225,33 +148,6 @@ fn g6_a_progress_topic_that_was_deleted_is_refused() {
     case.refused().assert("PR-P064", &["Kafka holds no progress", "postrider adopt --execute"]);
     case.adopt();
     case.assert_goes_on();
-}
-
-#[test]
-fn g1_a_table_replaced_while_the_relay_was_down_is_refused() {
-    let Some(case) = Case::delivered(postgres::installed(), "replaced") else { return };
-    case.stage.sql().run(
-        "CREATE TABLE fresh (LIKE outbox INCLUDING ALL); DROP TABLE outbox; \
-         ALTER TABLE fresh RENAME TO outbox; ALTER PUBLICATION postrider ADD TABLE outbox",
-    );
-    case.refused().assert("PR-P049", &["table public.outbox", case.stage.slot(), "re-send"]);
-    case.adopt();
-    case.assert_goes_on();
-}
-
-#[test]
-fn g1_a_publication_replaced_while_the_relay_was_down_is_refused() {
-    let Some(case) = Case::delivered(postgres::installed(), "renewed") else { return };
-    case.stage.sql().run(
-        "DROP PUBLICATION postrider; \
-         CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')",
-    );
-    let words = [
-        "publication of slot",
-        "`postrider repair` says whether the slot can be decoded",
-        "re-send",
-    ];
-    case.refused().assert("PR-P048", &words);
 }
 
 #[test]
@@ -308,63 +204,6 @@ fn g1_a_restored_copy_that_has_grown_past_what_was_delivered_is_refused() {
         case.relay.run_once();
         assert!(case.stage.records().len() >= 11_010);
         case.assert_goes_on();
-    }
-}
-
-#[test]
-fn g1_a_table_out_of_the_publication_for_a_while_is_refused() {
-    for cluster in postgres::versions() {
-        let Some(case) = Case::delivered(cluster, "member") else { return };
-        case.stage.sql().run("ALTER PUBLICATION postrider DROP TABLE outbox");
-        case.stage.insert("A", 3);
-        case.stage.sql().run("ALTER PUBLICATION postrider ADD TABLE outbox");
-        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
-        case.adopt();
-        case.assert_goes_on();
-    }
-}
-
-/// Such a table has no entry of its own in the publication.
-#[test]
-fn g1_a_schema_out_of_the_publication_for_a_while_is_refused() {
-    let Some(kafka) = kafka::shared() else { return };
-    for cluster in postgres::versions() {
-        let mut case = Case::fresh(cluster, kafka, "schema");
-        let table = case.stage.database.publish_schema();
-        case.relay = case.relay.set("source.tables", table);
-        case.relay.clone().expect_log(CREATED).run_once();
-        case.assert_goes_on();
-        case.stage.sql().run("ALTER PUBLICATION postrider DROP TABLES IN SCHEMA sales");
-        case.stage.insert("A", 3);
-        case.stage.sql().run("ALTER PUBLICATION postrider ADD TABLES IN SCHEMA sales");
-        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
-        case.adopt();
-        case.assert_goes_on();
-        // The schema stays, and the table leaves it.
-        case.stage.sql().run("ALTER TABLE sales.outbox SET SCHEMA public");
-        case.stage.insert("A", 3);
-        case.stage.sql().run("ALTER TABLE public.outbox SET SCHEMA sales");
-        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
-        case.adopt();
-        case.assert_goes_on();
-    }
-}
-
-/// Under another name it is the same table.
-#[test]
-fn g1_a_table_renamed_while_it_is_out_of_the_publication_is_refused() {
-    for cluster in postgres::versions() {
-        let Some(mut case) = Case::delivered(cluster, "renamed") else { return };
-        case.stage.sql().run(
-            "ALTER PUBLICATION postrider DROP TABLE outbox; ALTER TABLE outbox RENAME TO events; \
-             INSERT INTO events (aggregate_type, aggregate_id, event_type, payload) \
-             VALUES ('t', '1', 'A', '{}'); \
-             ALTER PUBLICATION postrider ADD TABLE events",
-        );
-        case.relay = case.relay.set("source.tables", "public.events");
-        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
-        case.adopt();
-        case.relay.run_once();
     }
 }
 
