@@ -43,7 +43,7 @@ fn looked_at(face: &RelayHttp, path: &str, (condition, name): (&str, &str)) -> O
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for faults in ["serious", "overflows", "elsewhere", "said"] {
+    for faults in ["serious", "overflows", "uneven", "elsewhere", "said"] {
         assert_eq!(seen[faults], Value::Array(Vec::new()), "{faults}");
     }
     assert_eq!(seen["theme"], serde_json::json!(["dark", "dark"]), "it is not remembered");
@@ -160,6 +160,7 @@ fn a_broker_that_is_down_is_shown_with_the_cause() {
         assert_eq!(shown(&seen, "command"), "postrider doctor");
         assert_eq!(shown(&seen, "chain-Kafka"), "Kafkafails");
         assert_eq!(shown(&seen, "rate-note"), "3 total");
+        assert_eq!(seen["tables"]["topics"][0][7], "not known", "no broker answers");
     }
     running.kill();
 }

@@ -3,7 +3,7 @@
 //   node look.mjs TOOLS BROWSER URL CONDITION SCREENSHOTS
 //
 // Waits until the page shows CONDITION, then looks at it in three widths and two themes. Prints the values by their test id,
-// the tables, serious findings of axe, widths at which the page overflows, requests that left the origin, and what the page
+// the tables, serious findings of axe, widths at which the page overflows, uneven headings, requests that left the origin, and what the page
 // wrote to the console. SCREENSHOTS is the beginning of the names of six files.
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
@@ -41,8 +41,14 @@ const cut = () => [...document.querySelectorAll(".tiles dd, .pill, figcaption sp
   .filter((place) => place.offsetParent && place.scrollWidth > place.clientWidth + 1 && place.clientWidth > 0)
   .map((place) => place.textContent);
 
+// Headings that are not aligned as the cells below them.
+const uneven = () => [...document.querySelectorAll("table")].filter((table) => table.offsetParent && table.tHead?.offsetHeight > 1)
+  .flatMap((table) => [...table.tHead.rows[0].cells].filter((head, column) => [...table.tBodies[0].rows]
+    .some((row) => row.cells[column]?.colSpan === 1 && getComputedStyle(row.cells[column]).textAlign !== getComputedStyle(head).textAlign))
+    .map((head) => `${table.id}: ${head.textContent}`));
+
 async function looks(page, wide, audit) {
-  const found = { serious: [], overflows: [] };
+  const found = { serious: [], overflows: [], uneven: [] };
   for (const theme of ["light", "dark"]) {
     await page.select("#theme", theme);
     for (const width of wide) {
@@ -52,6 +58,7 @@ async function looks(page, wide, audit) {
         !box.offsetParent || Math.abs(box.querySelector("canvas").getBoundingClientRect().width - (box.clientWidth - 10)) < 2));
       if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) found.overflows.push(`${theme} ${width}: the page`);
       for (const text of await page.evaluate(cut)) found.overflows.push(`${theme} ${width}: ${text}`);
+      for (const head of await page.evaluate(uneven)) found.uneven.push(`${theme} ${width}: ${head}`);
       await page.screenshot({ path: `${screenshots}-${width}-${theme}.png` });
       // Contrast depends on the theme, and names on the layout: three audits see all of both.
       if (width === 800 || (theme === "dark" && width === 400)) continue;

@@ -220,7 +220,8 @@ impl Numbers {
             ..
         } = *view.snapshot;
         let oldest = view.oldest_unacknowledged_age;
-        let is_known = view.snapshot.holds_slot || !oldest.is_zero();
+        let reads = view.snapshot.holds_slot && view.operated.paused_since_us.is_none();
+        let is_known = reads || !oldest.is_zero();
         let oldest = is_known.then_some(oldest.as_secs_f64());
         Self {
             confirmed,
@@ -335,17 +336,14 @@ fn chain(view: &View, health: &Health) -> [Link; 4] {
         },
         (false, false) => Link::unknown("Slot", None),
     };
-    let paused = health.checks.iter().find(|check| check.name == "paused");
     let is_elsewhere = failed.is_some_and(|part| part != FailedPart::Relay);
     let waiting = |detail: String| Link { name: "Relay", is: "waiting", detail };
     let relay = match (failing(&["loop", "state"]), snapshot.state) {
         (Some(_), RelayState::Stalled) => waiting("stalled".to_owned()),
         (Some(_), RelayState::Retrying) if is_elsewhere => waiting("retrying".to_owned()),
         (detail @ Some(_), _) => Link::failed("Relay", detail),
-        (None, _) => match paused {
-            Some(paused) => waiting(paused.detail.clone()),
-            None => Link::ok("Relay", snapshot.state.as_str()),
-        },
+        (None, _) if view.operated.paused_since_us.is_some() => waiting("paused".to_owned()),
+        (None, _) => Link::ok("Relay", snapshot.state.as_str()),
     };
     let kafka = match failing(&["kafka", "topics", "progress"]) {
         _ if failed == Some(FailedPart::Kafka) => Link::failed("Kafka", has_failed()),
@@ -436,5 +434,22 @@ mod tests {
         let (is, numbers) = shown(RelayState::Streaming, FailedPart::Postgres, true);
         assert_eq!(is[..2], ["ok", "ok"]);
         assert_eq!(numbers.oldest_unacknowledged_seconds, Some(0.0));
+    }
+
+    #[test]
+    fn the_age_of_the_oldest_row_is_unknown_during_a_pause() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        telemetry.publish(Snapshot {
+            state: RelayState::Streaming,
+            holds_slot: true,
+            last_progress: Some(std::time::Instant::now()),
+            ..Snapshot::default()
+        });
+        telemetry.set_paused(true);
+        let view = telemetry.view();
+        let numbers = Numbers::of(&view, &StreamEnds::default());
+        assert_eq!(numbers.oldest_unacknowledged_seconds, None, "rows may wait");
+        let relay = &chain(&view, &readiness(&view, Role::Any))[2];
+        assert_eq!((relay.is, relay.detail.as_str()), ("waiting", "paused"));
     }
 }

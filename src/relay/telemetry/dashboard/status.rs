@@ -51,12 +51,16 @@ impl Status {
     fn helped(self, help: &str) -> Self {
         let command = command_of(help).map(str::to_owned).or(self.command);
         // The command appears on a line of its own, so the help text does not repeat it.
-        let before =
-            command.as_deref().and_then(|command| help.trim_matches('`').strip_suffix(command));
-        let help = match before {
-            Some("") => None,
-            Some(before) => Some(sentence(before.trim_end_matches([':', ' ']))),
-            None => Some(capitalized(help)),
+        let around = command.as_deref().and_then(|command| help.split_once(command));
+        let (before, after) = around.unwrap_or((help, ""));
+        let before = before.trim_end_matches([':', ' ', '`']);
+        let after = after.trim_start_matches([';', ' ', '`']);
+        let help = match (before, after) {
+            ("", "") => None,
+            (before, "") if around.is_some() => Some(sentence(before)),
+            (before, "") => Some(capitalized(before)),
+            ("", after) => Some(capitalized(after)),
+            (before, after) => Some(format!("{} {}", sentence(before), capitalized(after))),
         };
         Self { help, command, ..self }
     }
@@ -87,7 +91,7 @@ fn trouble(view: &View, health: &Health, ends: &StreamEnds) -> Option<Status> {
     }
     if let Some(since_us) = view.operated.paused_since_us {
         let since = time_text(since_us);
-        let cause = format!("Paused since {since}: {}.", of_pause(view));
+        let cause = format!("Since {since}: {}.", of_pause(view));
         let status = Status::waiting("Paused by request", cause);
         return Some(status.helped("`postrider ctl resume`"));
     }
@@ -331,7 +335,8 @@ mod tests {
         assert!(status.cause.unwrap().contains("does not exist. Its rows"));
         let command = status.command.unwrap();
         assert_eq!(command, "postrider setup --topics=orders --stream orders");
-        assert!(status.help.unwrap().ends_with("--bootstrap-server kafka-1:9092,kafka-2:9092"));
+        let other = "Create it. Or: kafka-topics.sh --bootstrap-server kafka-1:9092,kafka-2:9092";
+        assert_eq!(status.help.as_deref(), Some(other));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Rate and time of the last delivery per topic, from samples of the counters.
 //!
 //! Invariant: a record counts as delivered once the position received at its first sample is
-//! settled.
+//! settled. The rate counts delivered records only: while no broker answers, librdkafka still
+//! queues records.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use crate::telemetry::View;
 pub(super) const TOPICS_MAX: usize = 200;
 /// With one sample, a steady rate of 20 records appears to alternate between 0 and 40.
 const RATE_SAMPLES: usize = 10;
+/// Samples that wait for their position to settle.
+const AWAITED_MAX: usize = 60;
 
 #[derive(Debug, Default)]
 pub(super) struct TopicsPast {
@@ -19,10 +22,13 @@ pub(super) struct TopicsPast {
 
 #[derive(Debug, Default)]
 struct Topic {
-    /// Time in milliseconds, and number of records sent so far.
+    /// Time in milliseconds, and number of records delivered so far.
     samples: VecDeque<(i64, u64)>,
-    /// Position to settle before records of an earlier sample are delivered.
-    awaited: Option<u64>,
+    /// Position to settle, and number of records sent up to it.
+    awaited: VecDeque<(u64, u64)>,
+    /// Number of records at the last sample.
+    sent: u64,
+    delivered: u64,
     last_ms: Option<i64>,
 }
 
@@ -42,22 +48,25 @@ impl TopicsPast {
             let before = if is_known { None } else { Some((at_ms - 1_000, 0)) };
             let topic = self.topics.entry(Arc::clone(&count.topic)).or_default();
             topic.samples.extend(before);
-            let is_settled = |awaited: &mut u64| {
-                snapshot.holds_slot
-                    && (snapshot.in_flight_records == 0 || snapshot.settled_lsn >= *awaited)
-            };
-            let mut is_delivered = topic.awaited.take_if(is_settled).is_some();
             // Dead letters count as records of the topic that stores them.
             let all_sent = count.sent + count.dead_lettered;
-            let grows = topic.samples.back().is_some_and(|(_, sent)| *sent < all_sent);
-            if grows && topic.awaited.is_none() {
-                topic.awaited = Some(snapshot.received_lsn);
-                is_delivered |= topic.awaited.take_if(is_settled).is_some();
+            if all_sent > topic.sent {
+                topic.sent = all_sent;
+                if topic.awaited.len() == AWAITED_MAX {
+                    topic.awaited.pop_back();
+                }
+                topic.awaited.push_back((snapshot.received_lsn, all_sent));
             }
-            if is_delivered {
+            let is_settled = |awaited: &(u64, u64)| {
+                snapshot.holds_slot
+                    && (snapshot.in_flight_records == 0 || snapshot.settled_lsn >= awaited.0)
+            };
+            while topic.awaited.front().is_some_and(is_settled) {
+                let Some((_, sent)) = topic.awaited.pop_front() else { break };
+                topic.delivered = sent;
                 topic.last_ms = Some(at_ms);
             }
-            topic.samples.push_back((at_ms, all_sent));
+            topic.samples.push_back((at_ms, topic.delivered));
             if topic.samples.len() > RATE_SAMPLES + 1 {
                 topic.samples.pop_front();
             }
@@ -116,7 +125,8 @@ mod tests {
         let mut past = TopicsPast::default();
         past.add(&view(5, (100, 0)), 1_000);
         past.add(&view(5, (200, 99)), 2_000);
-        assert_eq!(past.pace("orders").last_ms, None, "nothing is settled");
+        let pace = past.pace("orders");
+        assert_eq!((pace.rate, pace.last_ms), (Some(0.0), None), "nothing is settled");
         past.add(&view(9, (300, 100)), 3_000);
         assert_eq!(past.pace("orders").last_ms, Some(3_000));
         past.add(&view(9, (300, 100)), 4_000);

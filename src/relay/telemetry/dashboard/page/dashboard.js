@@ -12,12 +12,13 @@ function put(id, text) {
   if (place.textContent !== text) place.textContent = text;
 }
 // Text in which names stand in backquotes.
+const spans = (text) => text.split("`").map((part, at) => (at % 2 === 1 ? made("code", { textContent: part }) : part));
 function rich(id, text) {
   const place = placed(id);
   place.hidden = !text;
   if (place.dataset.shown === text) return;
   place.dataset.shown = text ?? "";
-  place.replaceChildren(...(text ?? "").split("`").map((part, at) => (at % 2 === 1 ? made("code", { textContent: part }) : part)));
+  place.replaceChildren(...spans(text ?? ""));
 }
 function made(kind, properties = {}, ...children) {
   const element = Object.assign(document.createElement(kind), properties);
@@ -92,6 +93,8 @@ const CHARTS = [
     lines: [["WAL", 0]], data: () => [past.received.map((at, i) => Math.max(0, at - past.settled[i]))] },
 ];
 const COLORS = { light: ["#0a4f9e", "#8a5a00", "#a40e26"], dark: ["#80ccff", "#f2cc60", "#ff9a9a"] };
+// A line for each power of ten.
+const decades = (u, ticks) => ticks.map((at) => (Number.isInteger(+Math.log10(at).toFixed(6)) ? at : null));
 const columnsOf = (chart) => [past.at_ms.map((ms) => ms / 1000), ...chart.data()];
 // The values at the cursor, or the last ones.
 function caption(chart) {
@@ -118,7 +121,7 @@ function draw(chart) {
       y: chart.log ? { distr: 3 } : { range: (u, min, max) => [0, Math.max(chart.least, max * 1.1)] } },
     axes: [{ ...axis, space: 80, size: 26,
       values: (u, ticks, axisAt, space, step) => ticks.map((at) => (step < 60 ? clock(at) : clock(at).slice(0, 5))) },
-      { ...axis, size: widest, space: 28, gap: 4, ...(chart.incrs ? { incrs: chart.incrs } : {}),
+      { ...axis, grid: { ...axis.grid, ...(chart.log ? { filter: decades } : {}) }, size: widest, space: 28, gap: 4, ...(chart.incrs ? { incrs: chart.incrs } : {}),
         values: (u, ticks) => ticks.map((t) => (isNone(t) ? "" : chart.tick(t))) }],
     series: [{}, ...chart.lines.map(([label, color], at) => ({
       label, stroke: colors[color], width: 1.5, points: { show: false },
@@ -168,16 +171,17 @@ async function copy(button, code) {
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 }
+// Lines break between words only: a browser also breaks them behind the dashes of an option.
+const words = (text) => text.split(" ").flatMap((word, at) => [at > 0 ? " " : "", made("span", { textContent: word })]);
 function command(text) {
-  const words = text.split(" ").flatMap((word, at) => [at > 0 ? " " : "", made("span", { textContent: word })]);
-  const code = made("code", {}, ...words);
+  const code = made("code", {}, ...words(text));
   const button = made("button", { type: "button", textContent: "Copy", ariaLabel: `Copy ${text}` });
   button.addEventListener("click", () => copy(button, code));
   return made("div", { className: "command" }, code, button);
 }
 
 // ---- tables ----
-// A value is a text, a number, or an object: text, title, level, href, pill, command, code, short. Cells that stay the same are
+// A value is a text, a number, or an object: text, title, level, href, pill, command, code, rich, short. Cells that stay the same are
 // left alone, so that a selection and the focus survive.
 function fill(cell, value) {
   const text = JSON.stringify(value);
@@ -191,6 +195,7 @@ function fill(cell, value) {
   else if (is.href) cell.replaceChildren(made("a", { href: is.href, textContent: said }));
   else if (is.pill) cell.replaceChildren(made("span", { className: `pill ${is.pill}`, textContent: said }));
   else if (is.code) cell.replaceChildren(made("code", { textContent: said }));
+  else if (is.rich) cell.replaceChildren(made("span", {}, ...spans(said)));
   else cell.textContent = said;
 }
 function table(id, head, rows, empty) {
@@ -214,7 +219,11 @@ function table(id, head, rows, empty) {
     })));
   }
   rows.forEach((row, at) => row.forEach((value, column) => fill(body.rows[at].cells[column], value)));
-  [...place.tHead.rows[0].cells].forEach((cell, column) => cell.classList.toggle("number", body.rows[0].cells[column].classList.contains("number")));
+  [...place.tHead.rows[0].cells].forEach((cell, column) => {
+    const below = [...body.rows].map((row) => row.cells[column]);
+    const isNumber = below.some((one) => one.classList.contains("number"));
+    for (const each of [cell, ...below]) each.classList.toggle("number", isNumber);
+  });
 }
 const holds = (id) => {
   const wanted = one(id).value.trim().toLowerCase();
@@ -223,6 +232,11 @@ const holds = (id) => {
 
 // ---- state ----
 const LEVELS = { streaming: "is-ok", "catching up": "is-waiting", paused: "is-waiting", standby: "is-unknown", "not ready": "is-failed" };
+// A relay that streams may still need somebody's attention.
+const toneOf = (condition, level) => {
+  const tone = LEVELS[condition] ?? "is-failed";
+  return tone === "is-ok" ? `is-${level}` : tone;
+};
 const params = new URLSearchParams(location.search);
 let stream = params.get("stream");
 const asked = (path, query = {}) => {
@@ -233,17 +247,18 @@ const asked = (path, query = {}) => {
 let last = null;
 // What is said of a stream as a whole.
 function say(condition, { level, headline, cause, help, command }) {
-  const kind = LEVELS[condition] ?? "is-failed";
+  const tone = toneOf(condition, level);
   put("condition", condition);
-  one("condition").className = `pill ${kind}`;
-  one("status").className = `status ${kind === "is-ok" ? `is-${level}` : kind}`;
+  one("condition").className = `pill ${tone}`;
+  one("status").className = `status ${tone}`;
   rich("headline", headline);
   rich("cause", cause);
   rich("help", help);
-  put("command", command ?? "");
+  const code = placed("command");
+  if (code.textContent !== (command ?? "")) code.replaceChildren(...words(command ?? ""));
   one("command").hidden = !command;
   document.title = `${condition} – ${stream ?? last?.database ?? ""} – Postrider`;
-  icon(kind);
+  icon(tone);
 }
 // The icon of the tab has the colour of the state.
 function icon(kind) {
@@ -312,7 +327,7 @@ const TILES = [
     return { parts: [isNone(us) ? value : `≤ ${value}`, unit], note: limit("1 s", isAbove), level: isAbove ? "waiting" : "" };
   }],
   ["oldest", "Oldest waiting", ({ numbers: { oldest_unacknowledged_seconds: age } }) =>
-    ({ parts: secondsParts(age), note: limit("30 s", age >= 30), level: limited(age, 5, 30) })],
+    ({ parts: secondsParts(age), note: isNone(age) ? "not known" : limit("30 s", age >= 30), level: limited(age, 5, 30) })],
   ["slot_lag_bytes", "Slot lag", ({ numbers: { slot_lag_bytes: lag } }) =>
     ({ parts: bytesParts(lag), note: isNone(lag) ? "not known" : limit("1 GiB", lag >= GIB), level: lag >= GIB ? "waiting" : "" })],
   ["slot_retained_bytes", "WAL kept", ({ numbers: { slot_retained_bytes: kept, slot_safe_bytes: safe } }) => {
@@ -359,23 +374,25 @@ function showTopics() {
     const found = last.unavailable.find((gone) => gone.topic === topic);
     return found && { text: `${found.reason} for ${seconds(found.seconds)}${found.rows_wait ? "; rows wait" : ""}`, level: found.rows_wait ? "bad" : "wait" };
   };
+  // Without a session or a broker nothing is known of a topic.
+  const otherwise = last.chain.some((link) => link.name === "Kafka" && link.is === "ok") ? "available" : "not known";
   const unused = last.unavailable.filter((gone) => !last.topics.some((topic) => topic.name === gone.topic));
   const rows = [
     ...unused.map((gone) => [gone.topic, null, null, null, null, null, null, why(gone.topic)]),
     ...inPlace(last.topics).map((t) => [t.name || "all other topics", { text: rate(t.rate), isNumber: true }, t.sent + t.dead_lettered,
       { text: bytes(t.bytes), isNumber: true },
       { text: ago(t.last_ms), isNumber: true, title: t.last_ms ? clock(t.last_ms / 1000) : "" },
-      { text: isNone(t.partitions) ? "–" : whole(t.partitions), isNumber: true }, t.dead_lettered, why(t.name) ?? "available"]),
+      { text: isNone(t.partitions) ? "–" : whole(t.partitions), isNumber: true }, t.dead_lettered, why(t.name) ?? otherwise]),
   ].filter(([name]) => holdsText(name));
   table("topics", ["Topic", "Records/s", "Sent", "Size", "Last delivery", "Partitions", "Dead letters", "State"], rows,
     one("topics-filter").value ? "No topic matches the filter." : "No record has been sent since the relay started.");
 }
 function letters({ dead_letters: all, numbers }) {
   const count = numbers.dead_lettered;
-  put("letters-say", all.length === 0 ? "" : `The last ${counted(all.length, "dead letter")} of ${whole(count)} since the relay started. All of them: postrider dead-letters list`);
+  rich("letters-say", all.length === 0 ? "" : `The last ${counted(all.length, "dead letter")} of ${whole(count)} since the relay started. All of them: \`postrider dead-letters list\``);
   table("letters", ["Time", "Row id", "Key", "Payload", "Topic", "Reason", "Next step"], all.map((letter) => [
     { text: clock(letter.at_ms / 1000), title: ago(letter.at_ms), short: true }, { text: letter.id, code: true }, sized(letter.key), letter.code === "too_large" ? "not kept" : sized(letter.payload), letter.topic,
-    `${letter.code}: ${letter.reason ?? ""}`.replaceAll("`", ""), { command: letter.command }]),
+    { text: `${letter.code}: ${letter.reason ?? ""}`, rich: true }, { command: letter.command }]),
   count > 0 ? "This process keeps none in memory." : "No row has become a dead letter since the relay started.");
 }
 function showSettings() {
@@ -427,18 +444,18 @@ function showStreams() {
   one("facts").hidden = isList;
   one("keys").parentElement.hidden = isList;
   one("nav").hidden = lines.length === 0 || isList;
-  const links = [{ name: null, condition: null }, ...lines];
+  const links = [{ name: null }, ...lines];
   const list = one("nav-list");
-  links.forEach(({ name, condition }, at) => {
+  links.forEach(({ name, condition, status }, at) => {
     const link = list.children[at]?.firstChild ?? list.appendChild(made("li", {}, made("a"))).firstChild;
     link.textContent = name ?? "All streams";
     link.href = name ? `/?stream=${encodeURIComponent(name)}` : "/";
-    link.className = condition ? `dot ${LEVELS[condition] ?? "is-failed"}` : "";
+    link.className = condition ? `dot ${toneOf(condition, status.level)}` : "";
     if (name === stream) link.setAttribute("aria-current", "page");
   });
   if (!isList) return;
   table("streams", ["Stream", "State", "Records/s", "Latency, p99", "Oldest waiting", "Slot lag", "Dead letters", "Summary"], lines.map((line) => [
-    { text: line.name, href: `/?stream=${encodeURIComponent(line.name)}` }, { text: line.condition, pill: LEVELS[line.condition] ?? "is-failed" },
+    { text: line.name, href: `/?stream=${encodeURIComponent(line.name)}` }, { text: line.condition, pill: toneOf(line.condition, line.status.level) },
     { text: rate(line.rate), isNumber: true }, { text: isNone(line.p99_us) ? "–" : `≤ ${seconds(line.p99_us / 1e6)}`, isNumber: true },
     { text: seconds(line.oldest_unacknowledged_seconds), isNumber: true },
     { text: bytes(line.slot_lag_bytes), isNumber: true }, line.dead_lettered,
