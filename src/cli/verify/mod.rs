@@ -7,12 +7,14 @@ mod run;
 mod tables;
 mod verdict;
 
+use std::io::stdout;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::context::Context;
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
+use crate::marks::columns;
 use crate::progress_display::{ProgressDisplay, tell_interrupted};
 use postrider_config::{Config, Delivery};
 use postrider_relay::{Meter, StopSignal};
@@ -129,7 +131,7 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<ExitCode, Comm
         tell_interrupted(run.meter.reading(), "nothing", (&[], &[]));
         VerifyError::Stopped
     })?;
-    let text = if context.json() { None } else { Some(report.to_text()) };
+    let text = if context.json() { None } else { Some(report.to_text(columns(stdout()))) };
     match text {
         None => context.print_json(&report.to_json())?,
         Some(text) => context.print(&text)?,

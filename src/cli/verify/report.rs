@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::verdict::{Fault, Finding, SAMPLES_MAX, Verdict};
 use crate::display_bytes::shown;
+use crate::marks::wrapped;
 use postrider_relay::compare::TopicNumbers;
 
 #[derive(Debug)]
@@ -47,12 +48,13 @@ impl Report {
         }
     }
 
-    pub(super) fn to_text(&self) -> String {
+    /// For people, with meanings in lines of at most this many columns if the width is known.
+    pub(super) fn to_text(&self, columns: Option<usize>) -> String {
         let Verdict { rows, records, .. } = self.verdict;
         let mut text = self.headline();
         let _ = writeln!(text, "\n  {:<12}{rows:>12}\n  {:<12}{records:>12}", "rows", "records");
         for (name, number, what) in self.lines() {
-            let _ = writeln!(text, "  {name:<12}{number:>12}  {what}");
+            text.push_str(&count_line(name, number, what, columns));
         }
         let _ = writeln!(
             text,
@@ -232,5 +234,35 @@ impl Report {
             "partition": finding.record.map(|(partition, _)| partition),
             "offset": finding.record.map(|(_, offset)| offset),
         })
+    }
+}
+
+/// Columns in front of what a number means.
+const MEANING_AT: usize = 28;
+/// Columns below which the meaning of a number is not broken any further.
+const MEANING_MIN: usize = 20;
+
+/// A number and what it means, in lines that begin below each other.
+fn count_line(name: &str, number: u64, what: &str, columns: Option<usize>) -> String {
+    let width = columns.map_or(usize::MAX, |all| all.saturating_sub(MEANING_AT).max(MEANING_MIN));
+    let meaning = wrapped(what, width).join(&format!("\n{:MEANING_AT$}", ""));
+    format!("  {name:<12}{number:>12}  {meaning}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_meaning_of_a_number_fits_the_terminal() {
+        let what = "the slot has passed the row, and there is neither record nor dead letter";
+        let whole = format!("  {:<12}{:>12}  {what}\n", "lost", 0);
+        assert_eq!(count_line("lost", 0, what, None), whole);
+        for columns in [50, 80, 100] {
+            let shown = count_line("lost", 0, what, Some(columns));
+            assert!(shown.lines().all(|line| line.chars().count() <= columns), "{shown}");
+            let words = shown.split_whitespace().skip(2).collect::<Vec<_>>().join(" ");
+            assert_eq!(words, what);
+        }
     }
 }
