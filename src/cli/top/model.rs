@@ -13,6 +13,8 @@ use crate::status::relay::RelayStatus;
 const SAMPLES_MAX: usize = 300;
 /// Samples further apart than this, in milliseconds, enclose a pause.
 const APART_MS: i64 = 5_000;
+/// Samples of a rate. Under a steady load, the counts of single seconds alternate.
+const RATE_SAMPLES: usize = 10;
 
 /// Current state, from `/api/v1/state`.
 #[derive(Debug, Clone, Deserialize)]
@@ -143,18 +145,27 @@ impl Model {
         (!is_calm).then_some(&state.status)
     }
 
-    /// Records per second, oldest first; `None` if unknown.
+    /// Records per second over the last ten seconds, oldest first; `None` if unknown.
     pub(super) fn rates(&self) -> Vec<Option<f64>> {
-        let pairs = self.past.at_ms.windows(2).zip(self.past.confirmed.windows(2));
-        let rate = |(times, counts): (&[i64], &[u64])| {
-            let (&[before_ms, at_ms], &[before, count]) = (times, counts) else { return None };
-            let took_ms = at_ms - before_ms;
-            let came = count.checked_sub(before)?;
-            #[expect(clippy::cast_precision_loss, reason = "a rate that people read")]
-            let rate = came as f64 * 1_000.0 / took_ms as f64;
-            (1..=APART_MS).contains(&took_ms).then_some(rate)
+        let samples: Vec<_> =
+            self.past.at_ms.iter().copied().zip(self.past.confirmed.iter().copied()).collect();
+        let mut first = 0;
+        let is_apart = |(before_ms, before): (i64, u64), (at_ms, count): (i64, u64)| {
+            at_ms - before_ms > APART_MS || count < before
         };
-        pairs.map(rate).collect()
+        let rate = |at: usize| {
+            let &(at_ms, count) = samples.get(at)?;
+            let before = samples.get(at.checked_sub(1)?)?;
+            if is_apart(*before, (at_ms, count)) {
+                first = at;
+            }
+            let &(from_ms, from) = samples.get(first.max(at.saturating_sub(RATE_SAMPLES)))?;
+            let took_ms = at_ms - from_ms;
+            #[expect(clippy::cast_precision_loss, reason = "a rate that people read")]
+            let rate = count.checked_sub(from)? as f64 * 1_000.0 / took_ms as f64;
+            (took_ms > 0).then_some(rate)
+        };
+        (0..samples.len()).map(rate).collect()
     }
 
     /// Median, 95th and 99th percentile of the last sample, in microseconds.

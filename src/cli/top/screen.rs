@@ -64,7 +64,7 @@ const fn color_of(mark: Mark) -> Color {
 fn mark_of(is: &str) -> Mark {
     match is {
         "ok" | "streaming" => Mark::Good,
-        "waiting" | "catching up" => Mark::Attention,
+        "waiting" | "catching up" | "paused" => Mark::Attention,
         "failed" | "not ready" | "no answer" => Mark::Bad,
         _ => Mark::Unknown,
     }
@@ -72,7 +72,7 @@ fn mark_of(is: &str) -> Mark {
 
 const HELP: &str = "\
 Postgres, Slot, Relay, Kafka: the way of a row, and what each part of it does.
-records/s     records that the brokers confirmed, of the last second
+records/s     records that the brokers confirmed, over the last ten seconds
 p50/95/99     latency, from commit in Postgres to confirmation: 50, 95 and 99 of a
               hundred transactions take at most so long
 oldest        how long the oldest transaction has waited that is not confirmed
@@ -85,18 +85,18 @@ What is wrong, and how to put it right: postrider doctor
 Dead letters, each with its reason:     postrider dead-letters list";
 
 pub(super) fn render(frame: &mut Frame, model: &Model, view: &View) {
+    let (mark, lines) = says_lines(model, frame.area().width);
     let [title, says, body, keys] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(says_height(model, frame.area().width)),
+        Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX)),
         Constraint::Min(0),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(title_line(model, view, title.width), title);
-    let (mark, text) = says_text(model);
     let style = Style::new().add_modifier(Modifier::BOLD);
     let style = if view.has_colors { style.fg(color_of(mark)) } else { style };
-    frame.render_widget(Paragraph::new(text).style(style).wrap(Wrap { trim: true }), says);
+    frame.render_widget(Paragraph::new(lines.join("\n")).style(style), says);
     match &model.state {
         _ if view.explains => frame.render_widget(Paragraph::new(HELP), body),
         Some(state) => render_state(frame, body, (state, model), view),
@@ -134,21 +134,18 @@ fn title_line(model: &Model, view: &View, width: u16) -> Line<'static> {
     line
 }
 
-/// Text about a problem, with advice, if there is one.
-fn says_text(model: &Model) -> (Mark, String) {
+/// Why nothing moves, and the steps to take, if something is wrong.
+fn says(model: &Model) -> (Mark, String, Vec<String>) {
     match (&model.silence, model.trouble()) {
-        (None, None) => (Mark::Good, String::new()),
-        (None, Some(status)) => {
-            let steps = status.steps().into_iter();
-            let lines: Vec<_> = std::iter::once(status.what()).chain(steps).collect();
-            (mark_of(&status.level), lines.join("\n"))
-        }
+        (None, None) => (Mark::Good, String::new(), Vec::new()),
+        (None, Some(status)) => (mark_of(&status.level), status.what(), status.steps()),
         (Some(why), _) if model.state.is_none() => {
-            (Mark::Bad, format!("The relay does not answer: {why}."))
+            (Mark::Bad, format!("The relay does not answer: {why}."), Vec::new())
         }
         (Some(why), _) => {
             let age = time_text(model.age.as_secs_f64().round());
-            (Mark::Bad, format!("The relay does not answer: {why}. What is shown is {age} old."))
+            let what = format!("The relay does not answer: {why}. What is shown is {age} old.");
+            (Mark::Bad, what, Vec::new())
         }
     }
 }
@@ -156,14 +153,34 @@ fn says_text(model: &Model) -> (Mark, String) {
 /// Maximum lines of that text: the parts below need the rest of 24.
 const SAYS_MAX: usize = 5;
 
-fn says_height(model: &Model, width: u16) -> u16 {
-    let (width, (_, text)) = (usize::from(width.max(1)), says_text(model));
-    // A word wider than a line continues in the next.
-    let rest = |word: &str| word.chars().count().saturating_sub(1) / width;
-    let lines =
-        |line: &str| wrapped(line, width).len() + line.split_whitespace().map(rest).sum::<usize>();
-    let height: usize = text.lines().map(lines).sum();
-    u16::try_from(height.min(SAYS_MAX)).unwrap_or_default()
+/// [`says`] in lines of this width. The last step is the command to run, so text above it is cut
+/// off first.
+fn says_lines(model: &Model, width: u16) -> (Mark, Vec<String>) {
+    let (mark, what, mut steps) = says(model);
+    let width = usize::from(width.max(1));
+    let mut last = steps.pop().map(|step| folded(&step, width)).unwrap_or_default();
+    last.truncate(SAYS_MAX - 1);
+    let above = std::iter::once(what).chain(steps).filter(|text| !text.is_empty());
+    let mut lines: Vec<_> = above.flat_map(|text| folded(&text, width)).collect();
+    let room = SAYS_MAX - last.len();
+    if lines.len() > room {
+        lines.truncate(room);
+        if let Some(end) = lines.last_mut() {
+            *end = end.chars().take(width.saturating_sub(2)).chain(" …".chars()).collect();
+        }
+    }
+    lines.extend(last);
+    (mark, lines)
+}
+
+/// Lines of this width. A word that is wider continues in the next line.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let parts = |word: &str| {
+        let letters: Vec<char> = word.chars().collect();
+        letters.chunks(width).map(|part| part.iter().collect()).collect::<Vec<String>>()
+    };
+    let narrow = |line: &str| line.split_whitespace().flat_map(parts).collect::<Vec<_>>().join(" ");
+    text.lines().flat_map(|line| wrapped(&narrow(line), width)).collect()
 }
 
 fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model), view: &View) {
@@ -171,7 +188,7 @@ fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model),
     let packed = packed(&cells, area.width, view);
     let lines = packed.as_ref().map_or(3, Vec::len);
     let [chain, numbers, charts, topics, counts] = Layout::vertical([
-        Constraint::Length(4),
+        Constraint::Length(chain_height(state, area.width)),
         Constraint::Length(u16::try_from(lines).unwrap_or(u16::MAX)),
         Constraint::Length(5),
         Constraint::Min(3),
@@ -194,6 +211,15 @@ const CHAIN_WIDTH: u16 = 72;
 /// Detail of a part, unless it has failed, which is shown above.
 fn detail(link: &Link) -> &str {
     if link.is == "failed" { "" } else { &link.detail }
+}
+
+/// Lines of the chain: a part side by side with others has its name and at most three lines of detail.
+fn chain_height(state: &State, width: u16) -> u16 {
+    let parts = state.chain.len().max(1);
+    let room = (usize::from(width) / parts).saturating_sub(1).max(1);
+    let lines = state.chain.iter().map(|link| 1 + wrapped(detail(link), room).len());
+    let height = if width < CHAIN_WIDTH { parts } else { lines.max().unwrap_or(1) };
+    u16::try_from(height.min(4)).unwrap_or(4)
 }
 
 fn render_chain(frame: &mut Frame, area: Rect, state: &State, view: &View) {
@@ -343,13 +369,13 @@ fn render_charts(frame: &mut Frame, area: Rect, model: &Model, view: &View) {
         clippy::cast_sign_loss,
         reason = "the height of a bar"
     )]
-    let whole = |rate: &Option<f64>| rate.map_or(0, |rate| rate.round() as u64);
-    let rate: Vec<u64> = model.rates().iter().map(whole).collect();
+    let bar = |rate: &Option<f64>| rate.map_or(0, |rate| (rate * 1_000.0).round() as u64);
+    let all_rates = model.rates();
+    let rate: Vec<u64> = all_rates.iter().map(bar).collect();
     let latency: Vec<u64> = model.p99_us().iter().map(|us| us.unwrap_or(0)).collect();
-    let most_rate = shown(&rate, rates.width).iter().copied().max().unwrap_or(0);
+    let most_rate = shown(&all_rates, rates.width).iter().copied().flatten().fold(0.0, f64::max);
     let most_latency = shown(model.p99_us(), latencies.width).iter().copied().flatten().max();
-    #[expect(clippy::cast_precision_loss, reason = "a rate that people read")]
-    let peak = format!("{}/s", rate_text(most_rate as f64));
+    let peak = format!("{}/s", rate_text(most_rate));
     let title = title_of("records a second", "records", &peak, rates);
     chart(frame, rates, (title, &rate), view);
     let title = title_of("latency p99", "p99", &latency_text(most_latency), latencies);
@@ -372,7 +398,11 @@ fn chart(frame: &mut Frame, area: Rect, (title, values): (String, &[u64]), view:
     frame.render_widget(Paragraph::new(title), head);
     let [bars, _] = Layout::vertical([Constraint::Fill(1), Constraint::Length(1)]).areas(bars);
     let mut heights = vec![0; usize::from(bars.width).saturating_sub(values.len())];
-    heights.extend(shown(values, bars.width));
+    let seen = shown(values, bars.width);
+    // A small value has at least an eighth of a line, so it differs from no value.
+    let least =
+        seen.iter().max().map_or(0, |most| most.div_ceil(8 * u64::from(bars.height.max(1))));
+    heights.extend(seen.iter().map(|value| if *value == 0 { 0 } else { (*value).max(least) }));
     let style = if view.has_colors { Style::new().fg(Color::Cyan) } else { Style::new() };
     frame.render_widget(Sparkline::default().data(heights).style(style), bars);
 }
@@ -391,7 +421,9 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
     };
     let bytes = |bytes: u64| bytes_text(i64::try_from(bytes).unwrap_or(i64::MAX));
     let used = state.topics.iter().map(|topic| {
-        let (sent, letters) = (grouped(topic.sent), grouped(topic.dead_lettered));
+        // Dead letters are records of the topic that stores them.
+        let sent = grouped(topic.sent.saturating_add(topic.dead_lettered));
+        let letters = grouped(topic.dead_lettered);
         let rate = topic.rate.map_or("–".to_owned(), rate_text);
         [topic.name.clone(), sent, rate, letters, bytes(topic.bytes), trouble(&topic.name)]
     });
@@ -404,20 +436,26 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
         unused.map(|it| [it.topic.clone(), none(), none(), none(), none(), unavailable(it)]);
     let rows: Vec<_> = used.chain(unused).skip(view.first).collect();
     let columns = columns(&rows, area.width);
-    let name_width = columns.iter().fold(usize::from(area.width), |left, (_, width)| {
+    let left = columns.iter().fold(usize::from(area.width), |left, (_, width)| {
         left.saturating_sub(usize::from(*width) + 1)
     });
+    let names = rows.iter().map(|[name, ..]| name.chars().count());
+    let name_width = names.max().unwrap_or(0).max(usize::from(NAME_MIN)).min(left);
     let line = |cells: [String; PLACES]| {
         let [name, ..] = &cells;
         let name = shortened(name, name_width);
-        let shown = columns.iter().filter_map(|(place, _)| cells.get(*place).cloned());
-        let row = Row::new(std::iter::once(name).chain(shown).collect::<Vec<_>>());
+        let shown = columns.iter().filter_map(|(place, _)| {
+            let text = Text::from(cells.get(*place)?.clone());
+            Some(if *place == PLACES - 1 { text } else { text.right_aligned() })
+        });
+        let row = Row::new(std::iter::once(Text::from(name)).chain(shown).collect::<Vec<_>>());
         let is_unavailable = view.has_colors && cells[PLACES - 1].starts_with(Mark::Bad.sign());
         if is_unavailable { row.style(Style::new().fg(Color::Red)) } else { row }
     };
     let head = line(HEAD.map(str::to_owned)).style(Style::new().add_modifier(Modifier::UNDERLINED));
     let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
-    let widths: Vec<_> = std::iter::once(Constraint::Fill(1)).chain(widths).collect();
+    let name = Constraint::Length(u16::try_from(name_width).unwrap_or(u16::MAX));
+    let widths: Vec<_> = std::iter::once(name).chain(widths).collect();
     frame.render_widget(Table::new(rows.into_iter().map(line), widths).header(head), area);
 }
 
@@ -475,6 +513,9 @@ fn rate_text(rate: f64) -> String {
         reason = "a rate that people read"
     )]
     let whole = || grouped(rate.round() as u64);
+    if rate <= 0.0 {
+        return "0".to_owned();
+    }
     if rate < 9.95 { format!("{rate:.1}") } else { whole() }
 }
 

@@ -87,6 +87,34 @@ fn what_is_wrong_is_said_in_words_and_above_all() {
 }
 
 #[test]
+fn the_command_is_shown_in_every_width() {
+    let mut state = state();
+    state["condition"] = json!("not ready");
+    state["status"] = json!({"level": "failed",
+        "headline": "Reading from Postgres fails; the relay retries",
+        "cause": "Connecting: cannot connect to Postgres at 127.0.0.1:25510: connection refused. \
+            Nothing is lost: rows wait in Postgres.",
+        "help": "Check that the server runs and that host, port and firewall are right",
+        "command": "postrider doctor"});
+    for width in [30, 50, 80, 120, 200] {
+        let shown = screen(&model(state.clone(), 3), &View::default(), (width, 24));
+        assert!(shown.contains("Run: postrider doctor\n"), "{shown}");
+        assert!(shown.contains("Kafka"), "{shown}");
+    }
+}
+
+#[test]
+fn a_steady_load_has_a_steady_rate() {
+    let mut model = Model::of("127.0.0.1:8484".to_owned(), None);
+    let mut columns = history(30);
+    columns["confirmed"] = json!((0..30).map(|n| n / 2 * 60).collect::<Vec<_>>());
+    let columns = serde_json::from_value(columns).unwrap();
+    model.take(Ok((serde_json::from_value(state()).unwrap(), columns)));
+    assert_eq!(model.rates()[12..], vec![Some(30.0); 18]);
+    assert_eq!(model.rates()[0], None);
+}
+
+#[test]
 fn a_relay_that_does_not_answer_is_told_from_one_that_never_did() {
     let mut model = model(state(), 3);
     model.take(Err("no relay answers at 127.0.0.1:8484: Connection refused".to_owned()));
@@ -116,6 +144,21 @@ fn a_latency_without_a_sample_is_not_zero() {
     let shown = screen(&model, &View::default(), LARGE);
     assert!(shown.contains("900 µs / 5.0 ms / –"), "{shown}");
     assert!(!shown.contains("0 µs\n"), "{shown}");
+}
+
+#[test]
+fn a_pause_and_small_values_can_be_seen() {
+    let mut model = Model::of("127.0.0.1:8484".to_owned(), None);
+    let (mut state, mut columns) = (state(), history(5));
+    state["condition"] = json!("paused");
+    columns["confirmed"] = json!([7, 7, 7, 7, 7]);
+    columns["p99_us"] = json!([null, 900, 900, 5_000_000, 900]);
+    let state = serde_json::from_value(state).unwrap();
+    model.take(Ok((state, serde_json::from_value(columns).unwrap())));
+    let shown = screen(&model, &View::default(), LARGE);
+    assert!(shown.starts_with("Postrider  ! paused"), "{shown}");
+    assert!(shown.contains("records/s 0 ") && shown.contains("peak 0/s"), "{shown}");
+    assert!(shown.contains(" ▁▁█▁\n"), "{shown}");
 }
 
 #[test]
