@@ -281,7 +281,7 @@ fn snapshot(draft: &mut Draft) {
     let help = "with the slot Debezium used there are none that it did not send";
     match draft.take("snapshot.mode") {
         Some(mode) if ["no_data", "never", "schema_only"].contains(&mode.text()) => {
-            draft.not_needed(mode, "Postrider has no snapshot");
+            draft.not_needed(mode, "Postrider never takes snapshots");
         }
         Some(mode) => draft.changed(mode, note, Some(help)),
         None if draft.flavour == Flavour::Router => {}

@@ -22,7 +22,7 @@ use Handling::{Changed, NotNeeded, Refused, Unless};
 type KnownOption = (&'static str, Handling, &'static str);
 
 const OFFSETS: &str = "the slot is the only position there is";
-const SNAPSHOTS: &str = "Postrider has no snapshot";
+const SNAPSHOTS: &str = "Postrider never takes snapshots";
 const RETRIES: &str = "Postrider keeps trying; [retry] bounds it";
 const IDLE: &str = "an idle slot advances by itself";
 const SIGNALS: &str = "Postrider takes signals from the operating system only";

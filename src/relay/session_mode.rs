@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn the_reference_tells_how_long_a_backlog_waits() {
         let reference = postrider_config::reference_markdown();
-        let told = format!("At least {BACKLOG_LINGER_MS}ms while a backlog");
+        let told = format!("At least {BACKLOG_LINGER_MS}ms while the relay delivers a backlog");
         assert!(reference.contains(&told), "{told}");
     }
 

@@ -233,7 +233,7 @@ fn a_misspelt_rust_log_is_told_and_silences_nothing() {
     let logged = |filter: &str| text(&in_folder(NOWHERE, &["lag"], &[("RUST_LOG", filter)]).stderr);
     for (filter, why) in [
         ("wran", "`wran` is neither a level nor a part's level"),
-        ("info,postrider::kafak=debug", "`postrider::kafak` is no part"),
+        ("info,postrider::kafak=debug", "`postrider::kafak` is not a part"),
         ("info,kafka=debug", "write `postrider::kafka`"),
         ("info,postrider=loud", "level"),
     ] {

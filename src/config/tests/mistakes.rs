@@ -117,7 +117,7 @@ const FILES: &[(&str, usize, &str, &str)] = &[
         "\"sasl.password\"",
         "set POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD in the environment",
     ),
-    ("[kafka.oauth]\nclient_secret = \"${S}\"", 2, "****", "`client_secret_file` in the place"),
+    ("[kafka.oauth]\nclient_secret = \"${S}\"", 2, "****", "`client_secret_file` instead of"),
     ("[source]\npassword = \"x\"", 2, "password", "set PGPASSWORD in the environment, or name a"),
     (
         "[source]\nhost = \"db\"",

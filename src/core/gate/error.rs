@@ -247,16 +247,14 @@ impl GateError {
                  rows committed while it was not published that are still in the outbox, because Postgres passes over \
                  them (none, if it went straight from one published schema into another)"
             ),
-            Self::PrefixesChanged { .. } => {
-                "start with the former messages.prefixes until it is delivered, then change them"
-                    .to_owned()
-            }
-            Self::TablesChanged { .. } => {
-                "start with the former source.tables until it is delivered, then change them"
-                    .to_owned()
-            }
+            Self::PrefixesChanged { .. } => deliver_first("messages.prefixes"),
+            Self::TablesChanged { .. } => deliver_first("source.tables"),
         }
     }
+}
+
+fn deliver_first(option: &str) -> String {
+    format!("start with the former {option} until it is delivered, then change them")
 }
 
 fn since(delivered: Lsn) -> String {

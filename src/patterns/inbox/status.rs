@@ -172,7 +172,7 @@ mod tests {
         assert!(why.starts_with("1100 messages wait behind message 0199f2a4-"), "{why}");
         assert!(why.ends_with(place) && why.len() < 300, "{why}");
         let paused = ConsumerStatus { paused_partitions: 1, ..blocked };
-        assert!(paused.not_ready_reason().unwrap().ends_with("from 1 of its 3 partitions"));
+        assert!(paused.not_ready_reason().unwrap().ends_with("has paused 1 of its 3 partitions"));
         let topic = "payments.dead-letters".to_owned();
         let letter = UnpublishedLetter { topic, reason: "no such topic".into(), since_ms: 1 };
         let unpublished =

@@ -164,7 +164,7 @@ mod tests {
         assert!(read_token(&folder.path().join("none")).unwrap_err().contains("cannot read"));
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        assert!(read_token(&pipe).unwrap_err().contains("no file"));
+        assert!(read_token(&pipe).unwrap_err().contains("not a file"));
         let token = "0123456789abcdef";
         assert!(!read_token(Path::new(token)).unwrap_err().contains(token));
     }

@@ -89,7 +89,7 @@ fn ctl_says_what_is_missing() {
     running.wait_for_log("\"after\":\"error\"");
     assert_eq!(ctl(&relay, &["log-level", "info"]).0, 0);
     let (code, text) = told(&relay, &["log-level", "postrider::kafak=debug"]);
-    assert!(code == 1 && text.contains("`postrider::kafak` is no part"), "{text}");
+    assert!(code == 1 && text.contains("`postrider::kafak` is not a part"), "{text}");
     // Two relays cannot have one socket; a second one says so, and the first keeps it.
     let second = relay.run().outcome();
     let text = second.log.concat();
