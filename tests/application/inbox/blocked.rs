@@ -103,7 +103,7 @@ fn a_full_partition_is_paused_alone_and_named() {
     scene.await_effects(others.count());
     running.await_status("the message to be named", |status| status.blocking.is_some());
     let why = running.status().not_ready_reason().unwrap();
-    let end = format!("from 1 of its {PARTITIONS} partitions");
+    let end = format!("has paused 1 of its {PARTITIONS} partitions");
     assert!(why.contains(&format!("partition {full}, offset 0")) && why.ends_with(&end), "{why}");
     is_cured.store(true, Ordering::Relaxed);
     scene.await_effects(100);
