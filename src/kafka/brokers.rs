@@ -77,7 +77,8 @@ const COORDINATORS: [&str; 2] = ["GroupCoordinator", "TxnCoordinator"];
 /// librdkafka's names (`rd_kafka_broker_state_names`).
 const UP: &str = "UP";
 const DOWN: &str = "DOWN";
-/// The library drops initial connections (`INIT`) once it knows the brokers.
+/// States from which a connection attempt can fail. `INIT` is not one: the library drops initial
+/// connections once it knows the brokers by id.
 const ATTEMPT: [&str; 6] =
     ["CONNECT", "SSL_HANDSHAKE", "AUTH_LEGACY", "AUTH_HANDSHAKE", "AUTH_REQ", "APIVERSION_QUERY"];
 

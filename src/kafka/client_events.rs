@@ -66,7 +66,7 @@ enum Whose {
     Relay,
     /// Logs only failures to connect.
     Reader,
-    /// An auxiliary client: logs nothing.
+    /// An auxiliary client: announces neither outages nor connections. Other warnings are logged.
     Aside,
 }
 

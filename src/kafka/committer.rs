@@ -15,7 +15,8 @@ use super::deliveries::Deliveries;
 /// A commit takes a few milliseconds. Later, the brokers are gone or an answer would belong to an
 /// old request.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// Records not sent by then wait for the brokers.
+/// Records not sent by then (or within the linger) wait for the brokers. A discarded client lives
+/// as long, because nobody takes its reports.
 const FLUSH_LIMIT: Duration = Duration::from_millis(100);
 
 enum Order {

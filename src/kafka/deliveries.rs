@@ -277,7 +277,8 @@ impl Deliveries {
         let case = FailedRecord {
             codec: &self.codec,
             topic: message.topic(),
-            // This partition disappeared with its topic.
+            // A missing chosen partition is refused before sending. This one disappeared with its
+            // topic.
             partition: None,
             // Includes headers; tickets outside of a ledger have no weight.
             size: usize::try_from(ticket.weight())

@@ -68,7 +68,7 @@ const fn is_about_the_record(code: Code) -> bool {
 }
 
 /// Azure Event Hubs returns `UnsupportedForMessageFormat` for a compressed batch
-/// (twmb/franz-go#144).
+/// (twmb/franz-go#144). Apache Kafka returns it for a topic with an old format, whatever the codec.
 fn is_about_the_codec(code: Code, codec: &str) -> bool {
     codec != "none"
         && matches!(code, Code::UnsupportedCompressionType | Code::UnsupportedForMessageFormat)

@@ -75,7 +75,8 @@ fn is_pending(error: &KafkaError) -> bool {
 }
 
 /// The library would retry a missing request forever. The coordinator's offer was logged before the
-/// producer id arrived.
+/// producer id arrived, so this does not wait. A trial transaction would write to the progress
+/// topic at each start, and could not distinguish a lack from an outage.
 fn with_transactions(producer: Producer) -> Result<Producer, SinkError> {
     let lacking = producer.client().client().context().events().offered.lacking_for_transactions();
     if lacking.is_empty() {

@@ -66,7 +66,8 @@ impl Topic {
 ///
 /// Kafka accepts any first sequence number from a producer that a partition does not know. A new
 /// leader can refuse a session's first batch and accept the second (seen on Apache Kafka 4.3 with
-/// new topics). Once a batch is stored, later leaders know the producer from the log.
+/// new topics). Once a batch is stored, later leaders know the producer from the log, and refuse
+/// batches out of order.
 ///
 /// The library's rule predicts the partition: the key's hash modulo the number of partitions. A
 /// topic without a known number counts as one partition until it has stored a record. A wrong

@@ -17,9 +17,10 @@ const ATTEMPTS: u32 = 5;
 const LIMIT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(2);
 
-/// If the newest progress names no position, writes progress at 0/0. Blocks for seconds, or up to a
-/// minute before a cluster's first transaction. Each relay fences before it reads again, and writes
-/// in a transaction, so a base never follows another relay's progress. Upholds G6.
+/// Writes progress at 0/0 if there is none, or if it names other objects and no position. Blocks
+/// for seconds, or up to a minute before a cluster's first transaction. Each relay fences before it
+/// reads again, and writes in a transaction, so a base never follows another relay's progress.
+/// Upholds G6.
 pub fn init_progress_transactional(
     kafka: &KafkaSpec,
     lineage: &Lineage,
@@ -71,7 +72,7 @@ fn base(lineage: &Lineage) -> Progress {
     Progress { lineage: lineage.clone(), mark: Mark::default(), backfill: None }
 }
 
-/// A stream that delivered nothing may name replaced objects.
+/// A stream that delivered nothing may name replaced objects; its slot does not exist either.
 fn lacks_base(found: Option<&Progress>, lineage: &Lineage) -> bool {
     found.is_none_or(|found| {
         // A backfill resumes from its own notes.

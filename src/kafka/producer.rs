@@ -39,7 +39,8 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// Invariant:
 /// * `Stored` comes from a delivery report under `acks=all` (G1);
 /// * each producer appends to each partition a run of records without gaps, in the order of `send`,
-///   after one first record (`first_write_gate`) (G2);
+///   after one first record (`first_write_gate`) (G2). First occurrences therefore stay in order,
+///   even with repeats after a crash;
 /// * the library's queue is bounded by records and by bytes; beyond that `send` returns `Full`
 ///   (G3);
 /// * during an outage records wait without a limit (`message.timeout.ms=0`).
@@ -49,12 +50,13 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// A single oversized record fails its whole batch, and librdkafka would store the partition's next
 /// batch. `enable.gapless.guarantee` stops the producer instead: `poll` returns
 /// [`SinkError::BatchRefused`] with the batch's records. The next session sends the suspects alone
-/// ([`Outgoing::alone`]).
+/// ([`Outgoing::alone`]). If a suspect was stored alone, the batch was too large: later sessions
+/// halve the batches ([`KafkaSpec::batch_bytes`]).
 ///
-/// If the record at fault is not known, [`KafkaSpec::cautious`] applies: batches of one, and at
-/// most one record per key in flight. A refused record then returns as [`Outcome::Refused`] with
-/// its bytes. Gaplessness is off, because a refused record leaves an intended gap. This costs one
-/// round trip per record of a key, and a new epoch after each refusal.
+/// If the record at fault is not known, or no session follows, [`KafkaSpec::cautious`] applies:
+/// batches of one, and at most one record per key in flight. A refused record then returns as
+/// [`Outcome::Refused`] with its bytes. Gaplessness is off, because a refused record leaves an
+/// intended gap. This costs one round trip per record of a key, and a new epoch after each refusal.
 ///
 /// Measured with Apache Kafka 4.1 and librdkafka 2.12.1: without gaplessness all 2,499 records
 /// after a refused one were stored, with it none. The library reports `_GAPLESS_GUARANTEE` before

@@ -86,7 +86,7 @@ impl ProgressReader {
         if newest.is_some() {
             return Ok(newest);
         }
-        // The log cleaner removes older records.
+        // A newer record may have made the log cleaner remove the older one.
         match self.bounds(&self.everything)? {
             Some((_, now)) if now > end => {
                 self.await_commits(now)?;

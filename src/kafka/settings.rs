@@ -36,7 +36,9 @@ pub struct KafkaSpec {
     /// `murmur2_random` places keys like Java's clients.
     pub partitioner: Partitioner,
     pub linger_ms: u32,
+    /// Limits for records sent and not reported stored; at least one record of `message_max_bytes`.
     pub budget: Budget,
+    /// Limits for unconfirmed records: equal to `budget`, or [`Budget::in_transactions`].
     pub unconfirmed: Budget,
     /// Bytes with key and headers; `send` refuses larger records.
     pub message_max_bytes: u32,
@@ -248,7 +250,8 @@ impl KafkaSpec {
             .set("message.timeout.ms", "0") // For ever: an outage stalls, it does not drop.
             .set("queue.buffering.max.messages", self.budget.records.max(1).to_string())
             .set("queue.buffering.max.kbytes", queue_kbytes.to_string())
-            // In cautious mode nothing later of a refused record's key is in flight.
+            // A refused batch stops the producer before anything later is stored. In cautious mode
+            // nothing later of that key is in flight, and a refusal must not stop the producer.
             .set("enable.gapless.guarantee", if self.cautious { "false" } else { "true" });
         // The feature context reports the brokers' capabilities, which `offered_requests` parses.
         config.set("debug", format!("{},feature", config.get("debug").unwrap_or("broker")));

@@ -19,7 +19,7 @@ pub enum StartOffset {
     Beginning,
     /// The next record to arrive.
     End,
-    /// Number before the end.
+    /// Number of records before the end, or all if there are fewer.
     Last(i64),
     Offset(i64),
     /// First record at or after this time, in milliseconds since the Unix epoch.

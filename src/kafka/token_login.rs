@@ -16,7 +16,8 @@ use postrider_credentials::{CredentialsError, Token, TokenKeeper};
 
 /// A little longer than a source may take.
 const FIRST_TOKEN_LIMIT: Duration = Duration::from_secs(20);
-/// Reported part of a token's lifetime. librdkafka requests the next one at 68 %.
+/// Reported part of a token's lifetime. librdkafka requests the next one after 80 % of the reported
+/// lifetime, which is 68 % of the real one.
 const TOLD_PERCENT: u64 = 85;
 
 /// Blocks while the source is asked.

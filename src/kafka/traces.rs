@@ -21,7 +21,7 @@ use postrider_core::route::{RejectionCode, TraceContext, content_of};
 /// More than ten seconds' worth at the highest rate.
 const WAITING_MAX: usize = 4_096;
 
-/// About 400 bytes per row.
+/// At most about 400 bytes per row.
 const QUEUE_ROWS: usize = 4_096;
 
 /// A row's event type may be as large as a record.

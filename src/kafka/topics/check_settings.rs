@@ -7,8 +7,8 @@ use std::fmt;
 /// First Kafka version with every known necessary fix of transactions.
 const RECOMMENDED: (u32, u32) = (3, 6);
 
-/// First version in which a topic with fewer replicas than min.insync.replicas stores records
-/// (KAFKA-15583; seen with 4.3).
+/// First version in which a topic with fewer replicas than min.insync.replicas stores records that
+/// all of them have (KAFKA-15583; seen with 4.3). Earlier brokers do not store.
 const BOUNDS_IN_SYNC: (u32, u32) = (3, 7);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
