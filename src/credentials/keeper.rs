@@ -99,7 +99,7 @@ impl TokenKeeper {
         })
     }
 
-    /// Waits up to `limit` for an attempt if no token is valid.
+    /// Waits up to `limit` for an attempt if no token is valid, or the token was refused.
     pub fn wait(&self, limit: Duration) -> Result<Token, CredentialsError> {
         self.start()?;
         let shared = &self.0.0;
@@ -112,7 +112,8 @@ impl TokenKeeper {
         self.newest()
     }
 
-    /// The next token is fetched now.
+    /// The next token is fetched now, unless the current one is new. The current one stays in use
+    /// until then.
     pub fn refused(&self) {
         let mut state = self.0.0.state();
         let is_old = |token: &Token| now_ms().saturating_sub(token.fetched_ms) >= REFUSED_AGE_MS;
@@ -164,6 +165,7 @@ impl Shared {
                     }
                     retry = RETRY_MIN;
                     state.token = Some(token);
+                    // Also limits the rate for sources whose tokens expire at once.
                     RETRY_MIN
                 }
                 Err(error) => {
