@@ -67,9 +67,9 @@ pub fn set_token<C: ClientContext>(
 /// Sends a producer's queued records without `linger.ms`. Returns after the last record was
 /// reported, or after `limit`.
 ///
-/// Another thread must take the reports during the call (`rd_kafka_flush` in rdkafka.h). rdkafka's
-/// own `flush` calls librdkafka with a limit of zero, so it may end before librdkafka notices the
-/// call.
+/// Another thread must take the reports during the call: they arrive as events, which this call
+/// does not consume (`rd_kafka_flush` in rdkafka.h). rdkafka's own `flush` calls librdkafka with a
+/// limit of zero, so it may end before librdkafka notices the call.
 pub fn flush<C: ClientContext>(producer: &Client<C>, limit: Duration) {
     let limit_ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
     #[expect(unsafe_code, reason = "rdkafka's own takes delivery reports meanwhile")]
