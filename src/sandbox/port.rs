@@ -14,7 +14,7 @@ const LAST: u16 = 31_999;
 
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
-/// Port of 127.0.0.1 that was free a moment ago.
+/// Port of 127.0.0.1 that was free a moment ago, never the previous one of this process.
 pub fn free() -> Result<u16, SandboxError> {
     let span = LAST - FIRST + 1;
     // Two test runs start far apart, so that they seldom collide.
