@@ -26,10 +26,11 @@ use crate::libpq::{
 use crate::wal::dial::{self, SessionCheck};
 use crate::wal::{ServerMessage, Socket, WalError, tls};
 
+/// Statements here read catalogs or create one object. A server that takes longer is in trouble.
 pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
 
 /// Settings that override connection string, role and database, because the relay sets its own
-/// limits.
+/// limits, and a waiting session must not count as idle. Older servers lack some of them.
 const OWN_SETTINGS: &str = "\
     SELECT pg_catalog.set_config(own.name, own.value, false) \
     FROM (VALUES ('client_min_messages', 'notice'), ('statement_timeout', '0'), \
@@ -67,7 +68,7 @@ impl Client {
         Err(ControlError::Connection { doing: "connecting", source })
     }
 
-    /// Servers behind one address may share process ids.
+    /// Process id and server start: servers behind one address may have equal process ids.
     async fn process(&self) -> Result<(String, String), ControlError> {
         const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
                            extract(epoch FROM pg_catalog.pg_postmaster_start_time())";
@@ -80,7 +81,8 @@ impl Client {
     }
 
     /// A `fast` stop of the server ends this session at once, but waits for the stream's reader,
-    /// which must then disconnect.
+    /// which must then disconnect. An operator may also have ended only this session; the next
+    /// connection shows which it was.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut end = self.end.clone();
         async move { while end.changed().await.is_ok() {} }

@@ -22,7 +22,7 @@ pub struct HealthFacts {
     /// Open transactions that have written, oldest first, keep the slot from releasing WAL.
     pub writers: Vec<OpenTransaction>,
     pub prepared: Vec<OpenTransaction>,
-    /// Slots by retained WAL in descending order.
+    /// Other slots without a reader, by retained WAL in descending order.
     pub idle_slots: Vec<IdleSlot>,
     pub slot: Option<SlotHealth>,
     /// Tables in the order of [`Requirements::tables`]; `None` for a missing or locked table.
@@ -85,7 +85,7 @@ pub struct SlotHealth {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableHealth {
-    /// True if the role may do what `backfill`, `replay`, `verify` and `prune` do.
+    /// True if the role may read the rows, as `backfill`, `replay`, `verify` and `prune` do.
     pub may_read: bool,
     pub hides_rows: bool,
     /// Size with indexes, out-of-line values and partitions.

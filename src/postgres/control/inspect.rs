@@ -78,8 +78,8 @@ impl Inspection {
         columns.collect()
     }
 
-    /// A partition's own OID counts if `publish_via_partition_root` was off. The tables' OIDs come
-    /// last, because one table may be another's partition.
+    /// A partition's own OID counts if `publish_via_partition_root` was off when the rows were
+    /// written. The tables' OIDs come last, because one table may be another's partition.
     pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
         let tables = || wanted.tables.iter().zip(&self.tables);
         let partitions = tables().flat_map(|(name, facts)| {

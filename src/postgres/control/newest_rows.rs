@@ -40,8 +40,8 @@ const TABLE: &str = "\
 const TAIL_PAGES: i64 = 1_024;
 const TAIL_GROWTH: i64 = 16;
 
-/// The table's last rows count as the newest. From version 14 on, only the end of a large table is
-/// read.
+/// The table's last rows count as the newest, which is true for an append-only table. From version
+/// 14 on, only the end of a large table is read.
 pub async fn newest_rows(
     client: &Client,
     table: &TableName,

@@ -61,7 +61,7 @@ fn partitioned(sql: String) -> String {
     format!("{table}\n) PARTITION BY RANGE (created_at);\n")
 }
 
-/// A day's partition is dropped as a whole.
+/// Index for deleting old rows. A day's partition is dropped as a whole, and needs none.
 fn index_by_age(table: &TableName, on: &str) -> String {
     let name = identifier(&partition_name(&table.name, "by_age"));
     format!("CREATE INDEX IF NOT EXISTS {name} ON {on} (created_at, id);\n")

@@ -19,8 +19,8 @@ const DOING: &str = "looking for a limit on the size of rows";
 const ROW_BYTES_MAX: u32 = 16 << 20;
 
 /// Columns of unbounded length, and whether a CHECK measures each with `length(..)` or
-/// `octet_length(..)`. `pg_column_size(..)` measures the compressed value. A NUMERIC prints as at
-/// most 150 kB.
+/// `octet_length(..)`. `pg_column_size(..)` does not count, because it measures the compressed
+/// value. A NUMERIC prints as at most 150 kB.
 const COLUMNS: &str = "\
     SELECT a.attname::text, t.typcategory = 'S', t.typname = 'bytea', EXISTS ( \
         SELECT FROM pg_catalog.pg_constraint k \

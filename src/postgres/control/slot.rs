@@ -37,7 +37,8 @@ impl SlotFacts {
         self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some()
     }
 
-    /// True until the transactions that were open at the slot's start have ended.
+    /// True during creation: a logical slot has no confirmed position until the transactions that
+    /// were open at its start have ended.
     pub fn is_unfinished(&self) -> bool {
         self.plugin.is_some() && self.confirmed_flush.is_none() && !self.is_lost()
     }

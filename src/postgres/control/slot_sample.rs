@@ -24,7 +24,8 @@ pub struct SlotSample {
     pub active_pid: Option<i32>,
     /// Microseconds since the Unix epoch.
     pub server_started_us: i64,
-    /// Latest start or crash recovery, which resets statistics.
+    /// Latest start or crash recovery. A crash of one process keeps the server's start time, but
+    /// resets its statistics.
     pub server_recovered_us: i64,
     /// No transaction with this number or a later one has committed.
     pub next_xid: u64,

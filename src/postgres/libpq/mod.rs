@@ -69,7 +69,7 @@ pub enum HostAddress {
     Unix(PathBuf),
     /// The name serves only for certificate checks if `ip` is set.
     Tcp {
-        /// The address's text without `host`.
+        /// `host`, or the text of `hostaddr` if only that is given.
         host: String,
         /// `hostaddr`.
         ip: Option<IpAddr>,

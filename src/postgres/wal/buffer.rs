@@ -6,7 +6,8 @@
 
 use super::error::WalError;
 
-/// Output of a busy walsender in 30 ms. Unused pages stay untouched.
+/// Output of a busy walsender in 30 ms, so that a burst of rows does not hold the server back.
+/// Unused pages stay untouched.
 pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 
 /// Room below which the unread rest moves to the front, if it is not longer than the part already
@@ -127,7 +128,7 @@ impl ReadBuffer {
         self.start += head.bytes;
     }
 
-    /// Empty if the buffer is full of whole messages (back-pressure).
+    /// Empty if the buffer is full and starts with a whole message (back-pressure).
     pub(super) fn room(&mut self) -> Result<&mut [u8], WalError> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

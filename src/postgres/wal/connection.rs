@@ -73,6 +73,7 @@ pub struct SessionParams {
     /// Larger frames are refused before anything is allocated for them.
     pub frame_bytes_max: usize,
     pub reply_timeout: Duration,
+    /// Encoding of the stream. Other answers are in UTF-8, except from an SQL_ASCII database.
     pub encoding: StreamEncoding,
     /// `pg_logical_emit_message`; requires PostgreSQL 14.
     pub messages: bool,
@@ -360,7 +361,7 @@ impl<T: Transport> Connection<T> {
         self.session
     }
 
-    /// `None` is UTF8.
+    /// `None` is UTF8, to which an SQL_ASCII database does not convert.
     fn speak(&mut self, charset: Option<Arc<Charset>>) -> Result<(), WalError> {
         if self.session.charset == charset {
             return Ok(());

@@ -208,6 +208,7 @@ impl WalError {
             "08P01" if LOGIN_BY_POOLER.iter().any(|said| message.message.starts_with(said)) => {
                 KeptOut::Login
             }
+            // A prepared statement of this session is unknown, or another session's exists.
             "26000" | "42P05" => KeptOut::Session,
             _ => return Self::Server(Box::new(message)),
         };

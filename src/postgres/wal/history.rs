@@ -1,8 +1,8 @@
 //! Parses a timeline history file (`TIMELINE_HISTORY`): where a cluster's earlier timelines ended.
 //!
 //! A line is `1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00`. Output: the earlier timelines,
-//! oldest first. Invariant: an invalid line is an error. Source: `readTimeLineHistory` in
-//! PostgreSQL's `timeline.c`.
+//! oldest first, each with the position at which its successor branched off. Invariant: an invalid
+//! line is an error. Source: `readTimeLineHistory` in PostgreSQL's `timeline.c`.
 
 use super::error::WalError;
 use postrider_core::lsn::Lsn;

@@ -1,8 +1,9 @@
 //! The replication connection: a client of Postgres's streaming replication protocol.
 //!
 //! Output: [`Frame`]s, borrowed from the read buffer. One position goes back, through
-//! [`Stream::acknowledge`]. The thread that owns the socket lets data accumulate before it reads,
-//! which doubles throughput over TCP (measured).
+//! [`Stream::acknowledge`]. No published client supports replication, so this one is built on
+//! postgres-protocol. The thread that owns the socket lets data accumulate before it reads, which
+//! doubles throughput over TCP (measured).
 
 mod buffer;
 mod catch_up;

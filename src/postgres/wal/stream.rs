@@ -106,7 +106,7 @@ impl<T: Transport> Stream<T> {
     }
 
     /// The next whole frame, unchanged until [`Stream::consume`]. Costs a few nanoseconds and no
-    /// system call. Returns the server's errors.
+    /// system call, unless an oversized frame passes. Returns the server's errors.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         loop {
@@ -206,8 +206,8 @@ impl<T: Transport> Stream<T> {
     }
 
     /// Reports the received position (write) and the settled one (flush and apply); returns the
-    /// latter. With `ask_reply` the server answers with a keepalive at once. Never waits. Upholds
-    /// G1.
+    /// latter. With `ask_reply` the server answers with a keepalive at once. Never waits: if the
+    /// socket is full, the message follows with the next `fill`. Upholds G1.
     pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
         self.acknowledged = self.acknowledged.max(settled.min(self.received));
         self.owed = Some(self.owed.unwrap_or(false) || ask_reply);
@@ -266,7 +266,7 @@ impl<T: Transport> Stream<T> {
         status_update(received, self.acknowledged, ask_reply)
     }
 
-    /// A status is queued only after an empty queue, which holds at most one (G3).
+    /// A status is queued only if the queue is empty, so that it holds at most one (G3).
     pub(super) fn push_out(&mut self) -> Result<(), WalError> {
         if !self.channel.has_outgoing()
             && let Some(ask_reply) = self.owed.take()
@@ -279,8 +279,8 @@ impl<T: Transport> Stream<T> {
     }
 
     /// Sends a last status and CopyDone, discards input until the server agrees, and terminates.
-    /// The slot is then free. A stopping server only reports its end once everything sent is
-    /// settled (`WalSndDone` in walsender.c).
+    /// The slot is then free. A stopping server reports its end once everything sent is settled,
+    /// and nothing more (`WalSndDone` in walsender.c). That is an orderly end too.
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         let deadline = Instant::now().checked_add(limit);
         let status = self.status_update(false);

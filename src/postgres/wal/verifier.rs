@@ -1,8 +1,8 @@
 //! Verifies the server's certificate by libpq's rules, and computes SCRAM channel binding data.
 //!
 //! libpq's rules are wider than the web's: a certificate that is itself configured as root is
-//! trusted, and one without alternative names is matched by its common name. Signatures of the
-//! handshake are always verified.
+//! trusted, even if it is marked as an authority. One without alternative names is matched by its
+//! common name. Signatures of the handshake are always verified.
 
 use std::sync::Arc;
 

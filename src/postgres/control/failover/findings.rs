@@ -6,7 +6,8 @@
 use super::{AwaitedSlot, FailoverFacts, SlotCopy, StandbyFacts, StreamingStandby};
 use crate::wal::quote::{identifier, literal};
 
-/// wal_receiver_status_interval is 10 s by default.
+/// A standby reports the rows that it still needs within wal_receiver_status_interval, 10 s by
+/// default.
 const FEEDBACK_AFTER_S: i64 = 20;
 
 /// Several settings may share one subject.

@@ -3,10 +3,11 @@
 //! Invariant: a partition is dropped only if all its rows are old and passed, checked under a lock
 //! that excludes writers. The default partition and one without an upper bound stay.
 //!
-//! Order of the locks: first SHARE on the partition, under which the rows are counted. ACCESS
-//! EXCLUSIVE on the table (DETACH) comes last and is short. A writer with a lock on the table that
-//! waits for the partition would deadlock with this order. A lock is therefore awaited for half of
-//! `deadlock_timeout`: this side always gives way.
+//! Order of the locks: first SHARE on the partition, which excludes its writers but allows writes
+//! into other partitions. Under it the rows are counted. ACCESS EXCLUSIVE on the table (DETACH)
+//! comes last and is short. A writer with a lock on the table that waits for the partition would
+//! deadlock with this order. A lock is therefore awaited for half of `deadlock_timeout`: this side
+//! always gives way.
 
 use std::time::Duration;
 

@@ -5,9 +5,9 @@
 //! Every 15 seconds and at checkpoints, Postgres logs the running transactions. A slot's
 //! `catalog_xmin` is the oldest of them in the last such record that the slot has confirmed
 //! (`SnapBuildProcessRunningXacts`, `LogicalIncreaseXminForSlot`). Rows of older transactions were
-//! committed before the confirmed position. Rows older than the stream's start
-//! ([`Since`](postrider_core::progress::Since)) are held back: a recreated slot never delivers
-//! them.
+//! committed before the confirmed position, however long they were open, and whatever `created_at`
+//! says. Rows older than the stream's start ([`Since`](postrider_core::progress::Since)) are held
+//! back: a recreated slot never delivers them.
 
 use tokio_postgres::Row;
 

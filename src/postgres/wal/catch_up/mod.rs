@@ -54,8 +54,9 @@ const SESSION_BYTES_MAX: u64 = 512 << 20;
 const SAFE_PART: u64 = 4;
 const ADVANCE_BYTES_MIN: u64 = 16 << 20;
 
-/// `work_mem` holds a window's rows. Keepalives end a connection whose relay is gone or does not
-/// read for [`WINDOW_OPEN_MAX`]. A Unix socket needs [`guard_sql`].
+/// `work_mem` holds a window's rows, unless a transaction is large. Over TCP the server ends a
+/// connection whose relay is gone, or does not read for longer than [`WINDOW_OPEN_MAX`]. A Unix
+/// socket needs [`guard_sql`].
 const SETTINGS: [(&str, &str); 7] = [
     ("work_mem", "32MB"),
     ("jit", "off"),

@@ -2,9 +2,10 @@
 //!
 //! Invariant: windows are contiguous, and the last one ends at the backlog's end. No I/O.
 //!
-//! The server decodes each window from the slot's `restart_lsn` on. A window costs its own log,
-//! plus a third for log decoded in vain before it. A window pays if it is at least twice as long as
-//! that part.
+//! The server decodes each window from the slot's `restart_lsn` on. That moves only to a logged
+//! snapshot of running transactions (every 15 s, and at checkpoints) without an older open
+//! transaction. A window costs its own log, plus a third for log decoded in vain before it. A
+//! window pays if it is at least twice as long as that part.
 
 use postrider_core::lsn::Lsn;
 

@@ -1,11 +1,13 @@
 //! Takes waiting rows from their tables in batches, as a stream of frames.
 //!
 //! Input: [`PollTable`]s, polled in turn without replication rights. Output: [`Frame`]s: each row
-//! is its own transaction; keepalives report the marked rows.
+//! is its own transaction; keepalives report the marked rows. Positions are not the log's, but
+//! count rows from the caller's start.
 //!
-//! A batch is one database transaction that locks rows and parts of the keys. Invariant: only
-//! settled rows are marked (G1). No two batches contain rows of one key at a time (G2). Memory: the
-//! largest row and about twelve bytes per row of a batch (G3). Malformed bytes are an error (G7).
+//! A batch is one database transaction that locks rows and parts of the keys. It stays open until
+//! every row is settled, then marks them. Invariant: only settled rows are marked (G1). No two open
+//! batches of any process contain rows of one key (G2). Memory: the largest row and about twelve
+//! bytes per row of a batch (G3). Malformed bytes are an error (G7).
 
 mod batch;
 mod error;

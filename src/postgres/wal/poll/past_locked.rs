@@ -10,9 +10,10 @@ use crate::wal::quote::identifier;
 
 impl PollTable {
     /// The first waiting row of each key is locked first; if that fails, no row of the key is
-    /// taken. A row with a running transaction's number is not tried. Joins of `pending` with
-    /// itself are window functions and hashed IN, because a planner without statistics would
-    /// compare each row with each.
+    /// taken. A row with a running transaction's number is not tried. A number of several
+    /// transactions is ambiguous, so a row with one is tried. Joins of `pending` with itself are
+    /// window functions and hashed IN, because a planner without statistics would compare each row
+    /// with each.
     pub(super) fn rows_past_locked(&self, Reach { rows: limit, window }: Reach) -> String {
         let Self { rows, order, created_at, .. } = self;
         let (waits, key) = (self.waits(), self.key.as_deref().unwrap_or("''"));

@@ -315,6 +315,7 @@ impl PollTable {
         )
     }
 
+    /// Class of advisory locks: specific to the table, and unlikely to be used by an application.
     pub(super) fn lock_class(&self) -> i32 {
         const OURS: u32 = 0x706F_7374;
         (OURS ^ self.table_oid).cast_signed()
