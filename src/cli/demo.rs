@@ -49,6 +49,7 @@ const DELIVERY: &str = "kafka.delivery";
 const STREAMING_LIMIT: Duration = Duration::from_secs(30);
 /// Time without an arrival after which the demo stops waiting.
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
+/// Additional wait for phantoms and duplicates.
 const AFTERMATH: Duration = Duration::from_millis(500);
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 

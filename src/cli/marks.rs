@@ -59,7 +59,7 @@ const UNIT_MAX: usize = 5;
 /// Minimum columns of text.
 const TEXT_MIN: usize = 16;
 
-/// `None` does not wrap.
+/// `width`: columns of the terminal; `None` does not wrap.
 pub(crate) fn marked_text(lines: &[MarkedLine], width: Option<usize>, color: bool) -> String {
     let mut out = String::new();
     for MarkedLine { mark, name, text, steps } in lines {

@@ -231,7 +231,7 @@ impl PruneRun<'_> {
         cutoff: &str,
         attempts: u32,
     ) -> Result<Option<PrunedPartition>, PruneError> {
-        // Found before any lock is requested, for most kept partitions.
+        // Most partitions that must be kept are found here, before any lock is requested.
         let (client, passed) = (self.client, self.passed);
         let count = async || partition.count(client, table, cutoff, passed).await;
         let mut state = patiently(&format!("partition {}", partition.name), count).await?;

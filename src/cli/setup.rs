@@ -213,8 +213,8 @@ async fn make(
     if !now.server.may_replicate {
         return Err(another_role(now.server.role));
     }
-    // Kafka gets the progress first, so that every slot of Postrider's has one. At-least-once
-    // delivery does not require it, so a database can be prepared without brokers.
+    // Kafka gets the progress first, so that a slot without progress is not Postrider's.
+    // At-least-once delivery does not require it, so a database can be prepared without brokers.
     let begins = relay.config.kafka.delivery == Delivery::ExactlyOnce || progress.is_some();
     let mut delivered = None;
     let mut begun = None;

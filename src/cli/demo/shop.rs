@@ -29,9 +29,9 @@ pub(super) const ORDERS: usize = 24;
 /// Fewer units than are ordered.
 const SKU: &str = "demo-teapot";
 const STOCK: i64 = 14;
-/// Share of orders that are too expensive for the card.
+/// Number of orders, of which one is too expensive for the card.
 const TOO_DEAR_EVERY: usize = 6;
-/// Share of requests that are sent twice.
+/// Number of requests, of which one is sent twice.
 pub(super) const REPEATED_EVERY: usize = 4;
 const LIMIT: Duration = Duration::from_mins(3);
 /// No order times out earlier. Without Redis no key has an owner.

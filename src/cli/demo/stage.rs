@@ -40,7 +40,7 @@ pub(super) const CHOSEN: [&str; 7] = [
     "http.bind",
 ];
 
-/// Allow a check of the other settings before the servers are known.
+/// Placeholders that allow a check of the other settings before the servers are known.
 pub(super) fn stand_ins() -> [(&'static str, String); 2] {
     [
         (SOURCE, "postgres://nobody@localhost/nowhere".to_owned()),

@@ -21,6 +21,7 @@ use postrider_kafka::{
 use postrider_relay::certificates::{Address, configured_brokers, is_kafka_encrypted};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// The `transaction.timeout.ms` that the relay asks for.
 const TRANSACTION_MS: u64 = 60_000;
 const NAMED_MAX: usize = 5;
 

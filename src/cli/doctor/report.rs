@@ -25,7 +25,7 @@ impl Report {
         self.checks.iter().filter(|check| check.outcome == outcome).count()
     }
 
-    /// `None` does not wrap. `is_quiet`: only failures.
+    /// `width`: columns of the terminal; `None` does not wrap. `is_quiet`: only failures.
     pub(super) fn to_text(&self, width: Option<usize>, color: bool, is_quiet: bool) -> String {
         let mut out = String::new();
         let is_shown = |check: &&Check| !is_quiet || check.outcome == Outcome::Fail;

@@ -23,9 +23,9 @@ const OPEN_MAX_HELD_BACK: i64 = 300;
 const HELD_BACK_MAX: i64 = 1 << 30;
 /// A larger difference of clocks, in seconds, misleads times and retention.
 const CLOCK_MAX: i64 = 2;
-/// Bytes of WAL kept by an unread slot.
+/// Bytes of WAL that an unread slot may keep without a warning.
 const IDLE_SLOT_MAX: i64 = 1 << 30;
-/// Bytes of unacknowledged WAL, even if the slot is read.
+/// Bytes of unacknowledged WAL without a warning, even if the slot is read.
 const LAG_MAX: i64 = 1 << 30;
 /// Age of kept catalog rows, in transactions: half of the age that forces a vacuum.
 const CATALOG_AGE_MAX: i64 = 100_000_000;

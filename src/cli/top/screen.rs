@@ -206,6 +206,7 @@ fn render_state(frame: &mut Frame, area: Rect, (state, model): (&State, &Model),
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), counts);
 }
 
+/// Minimum width for parts of the chain side by side.
 const CHAIN_WIDTH: u16 = 72;
 
 /// Detail of a part, unless it has failed, which is shown above.
@@ -462,8 +463,10 @@ fn render_topics(frame: &mut Frame, area: Rect, state: &State, view: &View) {
 const PLACES: usize = 6;
 const HEAD: [&str; PLACES] =
     ["topic", "records", "records/s", "dead letters", "bytes", "unavailable"];
-/// At 80 columns all fit, and a topic that rows wait for.
+/// Columns behind the topic, with their minimum widths. All of them fit in 80 columns, also beside
+/// an unavailable topic.
 const WIDTHS: [(usize, u16); PLACES - 1] = [(1, 10), (2, 9), (3, 12), (4, 8), (5, 11)];
+/// Columns in the order in which they are left out.
 const SPARED: [usize; PLACES - 1] = [4, 3, 2, 5, 1];
 const NAME_MIN: u16 = 12;
 

@@ -86,6 +86,7 @@ impl Search<'_> {
         let mut others = wanted.clone();
         others.retain(|_, asked| asked.iter().any(|id| !seen.found.contains_key(id)));
         if !others.is_empty() && start != StartOffset::Beginning {
+            // These topics are read from their beginning, so nothing may be found twice.
             for id in others.values().flatten() {
                 seen.found.remove(id);
             }
