@@ -162,13 +162,13 @@ pub struct KafkaSection {
     pub brokers: Vec<String>,
     pub client_id: String,
     pub delivery: Delivery,
-    /// Maximum time that a transaction stays open to collect records.
+    /// Time that a transaction stays open to collect records; longer while rows are old.
     pub transaction_age: Duration,
     pub partitioner: Partitioner,
     pub compression: Compression,
     /// Maximum bytes sent and not confirmed (G3).
     pub in_flight_bytes_max: u64,
-    /// Maximum time that a batch waits to fill.
+    /// Time that a batch waits to fill; at least 5 ms while a large backlog is delivered.
     pub linger: Duration,
     /// Largest record in bytes, including key and headers.
     pub message_bytes_max: u32,

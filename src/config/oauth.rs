@@ -1,5 +1,6 @@
 //! `[kafka.oauth]`: login to brokers with tokens (SASL/OAUTHBEARER). With another method than `off`
-//! no other option chooses a SASL mechanism. No secret is sent unencrypted.
+//! no other option chooses a SASL mechanism. The client secret is sent by https, or to this
+//! machine.
 
 use std::fmt;
 use std::path::PathBuf;

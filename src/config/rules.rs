@@ -23,7 +23,7 @@ fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
     settings.keys().filter_map(number).collect()
 }
 
-/// Each with its key and the expression whose groups it may name.
+/// Topics that rules name, each with its key and the expression whose groups it may name.
 pub(super) fn topics<'a>(
     settings: &BTreeMap<String, Setting>,
     rules: &'a [RuleSpec],

@@ -113,6 +113,7 @@ keyword_enum!(
     /// Batch compression; librdkafka's names.
     Compression {
         Lz4 = "lz4",
+        /// Only if it is built in.
         Zstd = "zstd",
         Snappy = "snappy",
         Gzip = "gzip",
