@@ -85,8 +85,8 @@ impl From<tokio_postgres::Error> for MarkError {
 /// Marks the message for the caller's transaction.
 ///
 /// Waits while another transaction has marked the message: [`Mark::Seen`] if it commits,
-/// [`Mark::Fresh`] if it rolls back. In REPEATABLE READ and SERIALIZABLE the second transaction may
-/// get a serialization failure: repeat it.
+/// [`Mark::Fresh`] if it rolls back. `lock_timeout` bounds the wait. In REPEATABLE READ and
+/// SERIALIZABLE the second transaction may get a serialization failure: repeat it.
 pub async fn mark(
     transaction: &Transaction<'_>,
     consumer: &str,

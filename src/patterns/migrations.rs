@@ -4,9 +4,9 @@
 //! migrate concurrently. A service with its own migrations copies [`Piece::sql`] instead.
 //!
 //! Sessions need the schema in their `search_path`:
-//! `ALTER ROLE app SET search_path = public, messaging`. Migrate again after
-//! `ALTER SCHEMA .. RENAME`. If the outbox is not in `public`, name it in the relay's
-//! `source.tables`.
+//! `ALTER ROLE app SET search_path = public, messaging`. Each function keeps the `search_path` that
+//! it was created with, so migrate again after `ALTER SCHEMA .. RENAME`. If the outbox is not in
+//! `public`, name it in the relay's `source.tables`.
 //!
 //! ```no_run
 //! # use postrider_patterns::migrations::MigrateError;
@@ -83,7 +83,8 @@ impl Piece {
     }
 }
 
-/// Reason why the tables were not created. [`migrate`] may be called again.
+/// Reason why the tables were not created. Nothing was changed, unless the connection ended during
+/// COMMIT. [`migrate`] may be called again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
@@ -147,7 +148,8 @@ fn section(number: u8) -> &'static str {
 ///
 /// If a piece is current or newer, the call does nothing, so a service may call it at every start,
 /// with any role. To create or change a piece, the role needs CREATE on the schema and must own its
-/// tables. A new schema and the outbox's publication need CREATE on the database.
+/// tables. A new schema and the outbox's publication need CREATE on the database. A role that may
+/// call an earlier function of a piece may also call its new functions.
 ///
 /// Errors: [`MigrateError::Busy`] after 5 s if another session holds a lock on a table that must
 /// change. `CREATE INDEX` blocks writers; for large tables see `docs/patterns/cleaning-up.md`.
@@ -179,6 +181,7 @@ pub async fn migrate(
 async fn create(transaction: &Transaction<'_>, schema: &str, piece: Piece) -> Result<(), Error> {
     let (sql, tables) = (piece.sql(), piece.tables());
     let Some(last) = tables.last() else { unreachable!("a piece has a table") };
+    // The functions keep the name of the schema.
     let made_by = format!("{schema}\n{sql}");
     let state = transaction
         .query_typed_one(

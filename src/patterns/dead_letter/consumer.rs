@@ -12,7 +12,7 @@ use postrider_kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
 
 const SUFFIX: &str = ".dead-letters";
 
-/// The topic enforces its own size limit.
+/// Maximum that librdkafka accepts. The topic enforces its own size limit.
 const RECORD_BYTES_MAX: u32 = 1_000_000_000;
 
 /// Name of a consumer's dead-letter topic.
@@ -115,8 +115,9 @@ impl DeadLetters {
         }))
     }
 
-    /// Sends the selected dead letters to their original topics. If the process is killed, the next
-    /// call may repeat up to 64 letters.
+    /// Sends the selected dead letters to their original topics. Letters that were sent before a
+    /// failed call ended have receipts. If the process is killed, the next call may repeat up to 64
+    /// letters.
     pub fn redrive(
         &self,
         filter: &Filter,

@@ -1,8 +1,9 @@
 //! Executes a request once, from the lease to the response.
 //!
 //! Invariant: claim, effect and stored response commit together or not at all. If the caller is
-//! dropped, the work continues. If it fails, the key is free before the caller has the outcome:
-//! after an unknown COMMIT, the next INSERT waits for that transaction or finds its row.
+//! dropped, the work continues. If the work fails, the key is free before the caller has the
+//! outcome. That is safe even if the outcome of COMMIT is unknown: the next INSERT waits for that
+//! transaction or finds its row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -163,8 +164,9 @@ impl Attempt {
     /// Claims the key, awaits `effect`, stores its response, commits, and caches the response,
     /// unless the request had its effect before.
     ///
-    /// If `effect` refuses a request for good, it should return a response, which is replayed. An
-    /// error rolls everything back. Actions of `effect` outside the transaction may happen twice.
+    /// If `effect` refuses a request for good, it should return a response. The response commits
+    /// with everything that `effect` wrote, and is replayed. An error rolls everything back.
+    /// Actions of `effect` outside the transaction may happen twice.
     ///
     /// May be called again after an error. A call while it runs, or after a response, fails with
     /// [`IdempotencyError::RunAgain`]. If another transaction has the key for longer than

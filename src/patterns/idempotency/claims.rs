@@ -41,8 +41,9 @@ const SELECT: &str = "\
 /// Limits lock waits to $1 until [`AS_BEFORE`], unless $1 is NULL or the session's own limit is
 /// shorter.
 ///
-/// Also ends an idle session after 30 s, the default length of a lease, unless it has its own
-/// limit. Otherwise a process that was frozen for 51 s kept its key for 51 s.
+/// Also ends the session if this transaction is idle for 30 s, the default length of a lease,
+/// unless the session has its own limit. Without this, a process that was frozen for 51 s kept its
+/// key for 51 s.
 const BOUND: &str = "\
     SELECT set_config('postrider.lock_timeout', session, true), set_config('lock_timeout', \
         CASE WHEN claim IS NULL OR session::interval BETWEEN '1 us' AND claim::interval \

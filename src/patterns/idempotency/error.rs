@@ -23,7 +23,8 @@ pub enum IdempotencyError {
     /// The status is not a final status from 200 to 599.
     #[error("{0} is not the status of a final response")]
     Status(u16),
-    /// HTTP does not allow the header with this index, from 0.
+    /// HTTP does not allow the header with this index, from 0. A line break in a value would add a
+    /// header to every replay.
     #[error("header {0} of the response has a name or value that HTTP does not allow")]
     Header(usize),
     /// The table does not exist, or is not in the session's `search_path`.

@@ -43,6 +43,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum of `lock_timeout` in Postgres.
 const LOCK_TIMEOUT_MAX: Duration = Duration::from_millis(2_147_483_647);
 
+/// Additional wait of `begin` after the response timeout, so that Redis is bypassed by then.
 const LATE_NOTED: Duration = Duration::from_millis(2);
 
 /// How to continue with a request. Exhaustive, because each variant needs code.

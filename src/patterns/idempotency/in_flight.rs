@@ -1,6 +1,6 @@
 //! Requests that this process executes. Others with their keys wait here and not in the database:
-//! they receive the first one's [`Progress`]. Invariant: at most one request per key waits in the
-//! database.
+//! they receive the first one's [`Progress`], which closes if the first one ends without a
+//! response. Invariant: at most one request per key waits in the database.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

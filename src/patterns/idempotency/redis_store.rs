@@ -21,7 +21,7 @@ use super::scripts::Script;
 use super::settings::GuardSettings;
 use crate::redis_client::{Connection, Server};
 
-/// Kind of `ERR syntax error`.
+/// Kind of `ERR syntax error`, and of any other text after ERR.
 const UNKNOWN_OPTION: ErrorKind = ErrorKind::Server(ServerErrorKind::ResponseError);
 /// The key and its PENDING value, which only its owner knows.
 #[derive(Clone)]
@@ -136,8 +136,9 @@ impl RedisStore {
         self.call(async |mut it| self.delete.run(&mut it, key, &[pending]).await).await
     }
 
-    /// Replaces the owner's PENDING value with one command: Redis from 8.4, Valkey from 8.1. Other
-    /// servers run a script, which costs as much as the rest of a request.
+    /// Replaces the owner's PENDING value, if it is still there, with one command: Redis from 8.4,
+    /// Valkey from 8.1. Other servers run a script, which costs them as much as the rest of a
+    /// request.
     async fn replace(&self, owned: &OwnedKey, value: &[u8], ttl: Duration) -> Option<bool> {
         let (key, pending) = (owned.redis_key.as_str(), owned.pending.as_slice());
         let ttl = millis(ttl).to_string();

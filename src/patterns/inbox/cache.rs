@@ -36,7 +36,7 @@ impl DoneCache {
         Ok(Self {
             server: Server::parse(&spec.url).map_err(|_| InboxError::CacheUrl)?,
             spec: spec.clone(),
-            // The hash tag puts a consumer's keys on one cluster node.
+            // The hash tag puts a consumer's keys on one cluster node, so a batch is one command.
             prefix: format!("postrider:done:{{{consumer}}}:"),
             connection: None,
             bypassed_until: None,

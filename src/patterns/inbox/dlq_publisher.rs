@@ -29,7 +29,8 @@ const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
 const PUBLISH_LIMIT: Duration = Duration::from_secs(2);
 /// With the full limit, many letters would stop all messages.
 const PUBLISH_LIMIT_BESIDE: Duration = Duration::from_millis(200);
-/// An election takes less.
+/// Time without a confirmation after which a dead letter is reported. The election of a leader
+/// takes less time.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug, PartialEq, Eq)]

@@ -40,8 +40,8 @@ pub trait Effects: Send + Sync + 'static {
     /// [`Message::traceparent`](super::Message::traceparent).
     ///
     /// A later message of a key may be tried before an earlier one, in a transaction that is always
-    /// rolled back. The earlier one must have failed twice with an error that may be the
-    /// database's, while nothing succeeded.
+    /// rolled back. The earlier one must have failed at least twice, while nothing succeeded, with
+    /// a lock conflict, a cancelled statement or an error that may be the database's.
     ///
     /// A panic uses up an attempt, if the program unwinds. With `panic = "abort"` the process ends
     /// and gets the message first again.
@@ -99,8 +99,9 @@ pub enum Failure {
     Technical(#[source] Box<dyn Error + Send + Sync>),
     /// A dependency other than the consumer's database is not available yet. The message is retried
     /// and uses up no attempt. It becomes a dead letter once other keys have succeeded for
-    /// [`contention_max`](super::ConsumerSpec::contention_max). The dead letter and the log show
-    /// the reason, so it must not repeat the payload.
+    /// [`contention_max`](super::ConsumerSpec::contention_max). No later message of its key is
+    /// tried before. The dead letter and the log show the reason, so it must not repeat the
+    /// payload.
     #[error("{0}")]
     Unavailable(String),
 }

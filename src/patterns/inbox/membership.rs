@@ -147,8 +147,8 @@ impl ClientContext for GroupContext {
 }
 
 impl ConsumerContext for GroupContext {
-    /// Only accepts the partitions. librdkafka gets them after their start is decided: it would
-    /// request its own start and could return to it after a seek (librdkafka 2.12,
+    /// Only accepts the partitions. librdkafka gets them after their start is decided. Otherwise it
+    /// would request its own start, and could return to it after a seek (librdkafka 2.12,
     /// `rd_kafka_toppar_handle_Offset`).
     fn rebalance(
         &self,

@@ -22,7 +22,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct TopicRetention {
     /// Name of the topic.
     pub topic: String,
-    /// Sum of `retention.ms` and `segment.ms`. `None` means for ever: unlimited or compacted.
+    /// Sum of `retention.ms` and `segment.ms`, because Kafka deletes a record with the newest one
+    /// of its segment. `None` means for ever: unlimited or compacted.
     pub longest: Option<Duration>,
 }
 

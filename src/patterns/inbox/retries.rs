@@ -30,7 +30,8 @@ const MESSAGES_MAX: usize = 10_000;
 pub(super) const BYTES_MAX: usize = 16 << 20;
 
 /// Interval between counted attempts of a failure that may pass by itself: five attempts give time
-/// to fix a full disk. Also caps the counted length of an attempt.
+/// to fix a full disk. Also caps the counted length of an attempt or wait, because most of a longer
+/// one may have been an outage.
 const ATTEMPT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Waiting messages that make a failing message of their key count as blocking.
@@ -173,9 +174,9 @@ impl FailedMessage {
 
     /// Records a failure, after `successes` of other transactions.
     ///
-    /// An unclear failure is the message's own if another transaction has succeeded since. A
-    /// failure that may pass counts once per `ATTEMPT_INTERVAL`, and only after another success. If
-    /// a dependency may come later, the last attempt counts after `give_up_after`.
+    /// An unclear failure is the message's own if another transaction has succeeded since the first
+    /// failure. A failure that may pass counts once per `ATTEMPT_INTERVAL`, and only after another
+    /// success. If a dependency may come later, the last attempt counts after `give_up_after`.
     pub(super) fn fail(
         &mut self,
         failed: &TransactionFailure,
@@ -244,8 +245,9 @@ impl FailedMessage {
         if let NextStep::Retry(cause, _) = self.next_step { Some(cause) } else { None }
     }
 
-    /// Whether no other success shows that the database is not the cause. A missing dependency
-    /// needs no witness: a later message of the key would reach it first.
+    /// Whether the message fails again, and no other success shows that the database is not the
+    /// cause. An unavailable dependency needs no witness of its key: a later message would reach
+    /// the dependency first.
     pub(super) fn lacks_witness(&self, cause: FailureCause, successes: u64) -> bool {
         let is_quiet = match self.cause() {
             Some(FailureCause::Unclear) => successes <= self.began.0,

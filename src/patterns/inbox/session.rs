@@ -200,7 +200,7 @@ impl Database {
     }
 
     /// Runs `work` while no other transaction can commit the message's marker. `None` means that
-    /// the message was processed and `work` did not run.
+    /// the message was processed and `work` did not run. The transaction leaves no marker.
     pub(super) async fn while_unprocessed<T>(
         &mut self,
         message: &Message,

@@ -16,8 +16,9 @@ pub struct ConsumerStatus {
     pub partitions: u64,
     /// Whether the group has ever assigned partitions to the consumer.
     pub has_joined: bool,
-    /// Number of unhandled messages, updated every 5 s; `None` while the brokers do not answer. The
-    /// end of a Kafka transaction counts until a later message is received.
+    /// Number of unhandled messages in the assigned partitions, updated every 5 s; `None` while the
+    /// brokers do not answer. Messages that passed a waiting one count as handled. The end of a
+    /// Kafka transaction counts until a later message is received.
     pub lag_messages: Option<u64>,
     /// Time when a message was last handled, in milliseconds since the Unix epoch.
     pub progress_ms: Option<i64>,

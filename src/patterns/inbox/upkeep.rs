@@ -28,7 +28,8 @@ pub(super) struct Upkeep {
     backoff: Backoff,
     stored: Instant,
     checked: Instant,
-    /// A repeated dead letter is harmless, but an operator must look at it.
+    /// Number of dead letters whose offsets the database has. A repeated dead letter is harmless,
+    /// but an operator must look at it, so its offset is stored at once.
     dead_letters: u64,
     failures: u32,
     is_unavailable: bool,

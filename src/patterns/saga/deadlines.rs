@@ -86,7 +86,7 @@ pub async fn fire_due<S: Saga>(
     let transaction = client.transaction().await?;
     let late = overdue::<S>(&transaction, timeout, BATCH).await?;
     let due = timers::take_due::<S>(&transaction, i64::from(BATCH)).await?;
-    // A locked saga must not delay the postponement of the others.
+    // All deadlines are postponed now, so that a locked saga does not delay the others.
     transaction.commit().await?;
     let mut failure = None;
     for id in &late {

@@ -107,13 +107,14 @@ pub struct IdempotencyLayer<C> {
 
 impl<C: Fn(&Parts) -> Option<String>> IdempotencyLayer<C> {
     /// Creates a layer. `operation` is the handler's own, permanent name, such as `POST /orders`,
-    /// because the fingerprint contains it.
+    /// because the fingerprint contains it. With a shared name, the second handler would return the
+    /// first one's response and have no effect.
     ///
     /// The URI alone does not distinguish handlers: `Router::nest` strips its prefix. If the prefix
     /// has a parameter (`/accounts/{id}`), put the layer outside the router that nests.
     ///
     /// `caller` returns the authenticated owner of a request's keys, the scope of [`Request::new`].
-    /// `None` is refused with 403.
+    /// `None` is refused with 403. A key that is used for two operations gets 422 for the second.
     pub fn new(guard: Guard, operation: impl Into<Arc<str>>, caller: C) -> Self {
         Self {
             guard,

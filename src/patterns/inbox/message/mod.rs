@@ -36,8 +36,8 @@ pub struct Message {
     pub aggregate_id: String,
     /// Number of the event within its aggregate, from 1; `None` if it is not sent.
     pub sequence: Option<i64>,
-    /// The payload as JSON; `Null` for bytes and for a null value. The exact digits of numbers are
-    /// in [`payload_bytes`](Self::payload_bytes).
+    /// The payload as JSON; `Null` for bytes and for a null value. Text that is not JSON is a
+    /// string. The exact digits of numbers are in [`payload_bytes`](Self::payload_bytes).
     pub payload: Value,
     /// The record as received.
     pub record: StoredRecord,
