@@ -26,7 +26,7 @@ pub(super) struct DeadLetterGauges {
 }
 
 impl DeadLetterGauges {
-    /// Reads the topics every `every`, or every 30 s if that is shorter.
+    /// Reads the topics at intervals of `every`, but of at least 30 s.
     pub(super) async fn watch(
         &self,
         kafka: &[(String, String)],

@@ -14,6 +14,7 @@ use postrider_service::units::parse_duration;
 const MARGIN: Duration = Duration::from_hours(24);
 /// Default of segment.ms. A record is kept until the newest one of its segment expires.
 const SEGMENT_MS: Duration = Duration::from_hours(7 * 24);
+/// Time for which the guard caches a response. Clients do not retry later.
 const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_hours(24);
 /// After a lost slot, rows are resent from the table.
 const OUTBOX: Duration = Duration::from_hours(24);

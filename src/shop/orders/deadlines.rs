@@ -34,6 +34,7 @@ async fn count_open(pool: &Pool) -> Result<OpenSagas, ShopError> {
     Ok(saga::count_open::<OrderProcess>(&**client).await?)
 }
 
+/// Every process of the service reports equal values, from the one database.
 pub(super) fn counts(known: OpenOrders) -> impl Iterator<Item = Metric> {
     known.into_iter().flat_map(|OpenSagas { open, overdue, .. }| {
         [

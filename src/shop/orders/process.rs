@@ -86,7 +86,7 @@ impl OrderProcess {
         if is_whole && !self.given_up {
             return Some(OrderOutcome::Confirmed);
         }
-        // Goods are reserved after the payment, so nothing is left to undo.
+        // Goods are reserved only after the payment, so a failed payment leaves nothing to undo.
         let is_undone = self.payment == Payment::Refunded && self.stock >= Stock::Unavailable;
         (self.payment == Payment::Failed || is_undone).then_some(OrderOutcome::Cancelled)
     }
@@ -304,7 +304,7 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let (facts, outcome) = stories().swap_remove(story);
-            // A confirmed order has no deadline.
+            // The clock is not reordered, because a confirmed order has no deadline.
             let (clock, mut reports): (Vec<_>, Vec<_>) =
                 facts.into_iter().partition(|fact| *fact == Fact::DeadlinePassed);
             let repeats: Vec<Fact> =

@@ -32,6 +32,8 @@ const BATCH: i64 = 32;
 /// Time after which a process without a result counts as dead. A call takes milliseconds.
 const LEASE: Duration = Duration::from_secs(5);
 const CALL_LIMIT: Duration = Duration::from_secs(2);
+/// Part of the gateway's memory for keys that is reserved for calls in progress and for clock
+/// differences.
 const KEY_MARGIN: Duration = Duration::from_hours(1);
 /// Interval for a payment that the gateway does not know.
 const REVIEW_INTERVAL_S: f64 = 600.0;
@@ -83,6 +85,7 @@ async fn count_open(pool: &Pool) -> Result<OpenPayments, ShopError> {
     Ok(OpenPayments { open: number(0)?, due: number(1)?, unknown: number(2)? })
 }
 
+/// Every process of the service reports equal values, from the one database.
 pub(super) fn counts(waiting: Option<OpenPayments>) -> impl Iterator<Item = Metric> {
     waiting.into_iter().flat_map(|OpenPayments { open, due, unknown }| {
         [
@@ -175,7 +178,7 @@ async fn lease(pool: &Pool) -> Result<Vec<DuePayment>, ShopError> {
 
 async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(), ShopError> {
     if due.leased.elapsed() > LEASE.saturating_sub(CALL_LIMIT) {
-        // This process was paused: another one may have the payment.
+        // This process was paused: another one may have the payment, or the key may be too old.
         return Ok(());
     }
     let asked = tokio::time::timeout(CALL_LIMIT, ask(gateway, due)).await;
@@ -251,7 +254,7 @@ async fn charged(transaction: &Transaction<'_>, due: &DuePayment) -> Result<(), 
                WHERE order_id = $1 AND status = 'PENDING' RETURNING undo";
     let Some(row) = transaction.query_opt(sql, &[&due.order]).await? else { return Ok(()) };
     if row.try_get(0)? {
-        // PaymentRefunded follows.
+        // The order is undone: the refund and PaymentRefunded follow.
         return Ok(());
     }
     emit(transaction, due, "PaymentProcessed", due.placed.clone()).await
