@@ -196,7 +196,7 @@ fn leave_out(draft: &mut Draft, setting: &'static str) -> String {
     postrider_config::env_name(setting)
 }
 
-/// The producer's own options precede the login's configuration.
+/// The producer's own options take precedence over the login's configuration.
 fn endpoint(draft: &mut Draft) {
     for (setting, option, _) in PLACES {
         let Some(taken) = draft.take_producers(option) else { continue };
