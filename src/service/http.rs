@@ -86,7 +86,7 @@ impl Accept for UnixListener {
     }
 }
 
-/// Finishes requests that have begun after `shutdown` completes.
+/// After `shutdown` completes, finishes the requests that have begun.
 pub async fn serve(
     listener: impl Accept,
     routes: Router,
