@@ -230,7 +230,7 @@ impl Way {
         }
         let what = format!("the relay at {} is still there", self.name());
         Err(CommandFailure::new(ExitCode::CheckFailed, ErrorCode::CONTROL_REFUSED, what)
-            .why(format!("it received the signal to end {} s ago", limit.as_secs())))
+            .why(format!("it was asked to end {} s ago", limit.as_secs())))
     }
 }
 

@@ -70,7 +70,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "TYPE")]
     pub event_type: Option<String>,
 
-    /// Only the letter of the row with this id
+    /// Only letters of the row with this id
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
 

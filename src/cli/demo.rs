@@ -73,7 +73,7 @@ pub struct DemoArgs {
     /// Delivery guarantee, as kafka.delivery
     #[arg(long, value_name = "HOW", value_parser = ["at_least_once", "exactly_once"])]
     pub delivery: Option<String>,
-    /// Keep placing a few orders per second after the verdict, until Ctrl-C, so that you can
+    /// Keep placing some orders per second after the verdict, until Ctrl-C, so that you can
     /// look at the dashboard
     #[arg(long)]
     pub stay: bool,

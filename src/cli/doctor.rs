@@ -388,7 +388,7 @@ fn without_slot(plan: &Plan, runtime: &tokio::runtime::Runtime, client: &Client)
     const ID: &str = "progress.position";
     let slot = plan.config.source.slot.clone();
     let Ok(server) = runtime.block_on(control::server(client)) else {
-        return Check::unknown(ID, "the server does not report the session");
+        return Check::unknown(ID, "the server does not report its identity");
     };
     let found = match progress_of(plan, &server, &slot) {
         Err(failure) => {

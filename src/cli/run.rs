@@ -65,7 +65,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub once: bool,
     /// Decode and route all rows committed before the start, and print them. Nothing is sent,
-    /// acknowledged, created or looked up.
+    /// acknowledged or created, and no topic is looked up.
     #[arg(long)]
     pub dry_run: bool,
     /// Exit with code 75 if another relay uses the slot, instead of waiting

@@ -27,8 +27,8 @@ use records::{Found, Search, Wanted};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Reads the topics that the rows are routed to, from a few minutes before the oldest row was
-written, and then from the beginning. For rows that were deleted from the table, name the
-topics. Without Postgres, only named topics are read.
+written, and from the beginning for ids that are not found there. For rows that were deleted
+from the table, name the topics. Without Postgres, only named topics are read.
 
 State:
   delivered    the record is in a topic

@@ -93,7 +93,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (10, 20_000),
         "\"1s\"",
         "Maximum interval between two acknowledgements to Postgres. After a crash, records \
-         sent since the last acknowledgement are repeated.",
+         delivered since the last acknowledgement, and records still in flight, are repeated.",
     ),
     size(
         "source.frame_max",

@@ -162,7 +162,7 @@ pub fn read_secret(path: &Path) -> Result<String, SecretError> {
         Ok(Some(text))
     };
     let text = read().map_err(|error: io::Error| failed(error.to_string()))?.ok_or_else(|| {
-        failed("it is not a regular file, so that it cannot be read again at each login".to_owned())
+        failed("it is not a regular file, so it cannot be read again at each login".to_owned())
     })?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(failed(format!("it has more than {FILE_BYTES_MAX} bytes")));

@@ -38,7 +38,7 @@ pub enum SagaError {
         source: serde_json::Error,
     },
     /// An event would reopen a saga that has ended.
-    #[error("saga `{kind}` `{id}`has ended, and event `{event}` would continue it")]
+    #[error("saga `{kind}` `{id}` has ended, and event `{event}` would continue it")]
     Reopened {
         /// Kind of saga.
         kind: &'static str,

@@ -29,8 +29,8 @@ pub(super) fn listed(names: &[String]) -> String {
 /// Loses no rows.
 pub(super) const OTHER_PUBLICATION: &str = "set source.publication to the publication of the \
     slot. If it was renamed, use its new name, or ALTER PUBLICATION .. RENAME TO its former \
-    name; neither loses a row. If it was dropped, do not touch the slot and create the \
-    publication again; if the relay then ends with PR-P010 again: `postrider repair`, then \
+    name; neither loses a row. If it was dropped, create the publication again, and do \
+    not touch the slot; if the relay then ends with PR-P010 again: `postrider repair`, then \
     `postrider repair --execute --drop-slot`";
 
 pub fn slot_of_database(slot: &str, database: &str) -> String {

@@ -25,7 +25,7 @@ pub enum PruneError {
         why: &'static str,
     },
     #[error(
-        "role `{role}` may not read the cluster's system identifier, which finds progress in Kafka"
+        "role `{role}` may not read the cluster's system identifier, which is needed to find progress in Kafka"
     )]
     SystemUnknown { role: String },
     #[error("the server is a standby, which deletes nothing")]
