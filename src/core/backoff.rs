@@ -30,7 +30,7 @@ impl Backoff {
         half + half / 1_000 * per_mille
     }
 
-    /// Most failures whose wait never exceeds `limit`.
+    /// Most failures whose wait never exceeds `limit`; `None` if even the first wait may exceed it.
     pub fn failures_within(&self, limit: Duration) -> Option<u32> {
         if limit >= self.max {
             return Some(u32::MAX);

@@ -59,7 +59,7 @@ impl LastPlace {
 }
 
 impl Frame<'_> {
-    /// Position in the log; zero for a Relation or a Type.
+    /// Position in the log; zero for a Relation or a Type, which the server sends without one.
     pub const fn position(&self) -> Lsn {
         match self {
             Self::Wal { start, .. }

@@ -1,10 +1,12 @@
-//! Reads JSON into a tree that keeps the order of members and the spelling of numbers.
+//! Reads JSON into a tree that keeps the order of members and the spelling of numbers, on which
+//! Kafka Connect's bytes depend.
 //!
 //! Accepts the texts of `serde_json` (RFC 8259, nested at most 127 deep), in linear time. If a name
 //! repeats, the last value replaces the first.
 //!
 //! `serde_json` offers this tree behind two features, which Cargo would enable for the whole
-//! program. These features change the types that an application accepts.
+//! program. An application's own types then accept other values: for example, an `f64` in a tagged
+//! enum is refused.
 
 use indexmap::IndexMap;
 
@@ -46,6 +48,7 @@ impl Json {
     /// follows.
     pub(crate) fn parse_beginning(text: &[u8]) -> Members {
         let mut members = Members::default();
+        // An error marks the cut.
         let _ = Reader { text, at: 0 }.members(1, &mut members);
         members
     }

@@ -1,4 +1,4 @@
-//! Deliberate bugs that tests enable, so that the simulation detects them.
+//! Deliberate bugs that tests enable to prove that the simulation detects them.
 //!
 //! Without the feature `mutants` the compiler removes the checks. Tests of other crates use this
 //! module.

@@ -11,9 +11,11 @@
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
-//! `backfill` is present only while rows older than the slot are delivered, `commit` and `rows`
-//! only inside a partly delivered transaction, `places` only if a schema is published. `last` is
-//! the last commit with rows. Earlier releases omit some members.
+//! `backfill` is present only while rows older than the slot are delivered; positions then count
+//! transactions of the backfill. `commit` and `rows` are present only inside a partly delivered
+//! transaction, `places` only if a schema is published. `last` is the last commit with rows.
+//! Version 1 did not write `last`, `members`, `messages` and `standby`. The first releases with
+//! version 2 had no `publication_xid`, `since` and `places`, later ones no `began` in `since`.
 
 mod scope;
 
@@ -44,15 +46,16 @@ pub struct Lineage {
     pub slot: String,
     /// The publication's OID.
     pub publication: u32,
-    /// Transaction that last wrote the publication's row; shows alterations.
+    /// Transaction that last wrote the publication's row when the session began; shows alterations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publication_xid: Option<u32>,
     /// OIDs of the outbox tables.
     pub tables: BTreeMap<String, u32>,
-    /// OIDs of the publication's entries; show that a table was removed and added again.
+    /// OIDs of the publication's entries; show that a table was removed and added again. Empty: not
+    /// known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<String, u32>,
-    /// Transactions that put tables into a published schema.
+    /// Transactions that put tables into a published schema; show that a table left and returned.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, u32>,
     /// Prefixes of the messages that are rows.
@@ -93,7 +96,7 @@ impl Since {
 }
 
 impl Lineage {
-    /// Key of the stream's progress records.
+    /// Key of the stream's progress records; the newest record counts.
     pub fn key(&self) -> String {
         let Self { system, database, slot, .. } = self;
         format!("{system}/{database}/{slot}")
@@ -120,7 +123,8 @@ pub struct Progress {
 /// Progress with rows older than the slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BackfillProgress {
-    /// The stream's start, before which rows belong to the backfill. `None`: no slot yet.
+    /// The stream's start, before which rows belong to the backfill. `None`: the slot does not
+    /// exist yet, and nothing was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins: Option<Lsn>,
     /// Transactions committed at the start (`pg_current_snapshot`).
@@ -133,7 +137,7 @@ pub struct BackfillProgress {
     /// The last delivered row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<RowCursor>,
-    /// Limits a repair to rows missing in Kafka.
+    /// Limits a repair to rows missing in Kafka. `None`: all rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<RepairScope>,
     /// For a repair: see [`Since::began`].

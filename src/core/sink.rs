@@ -2,7 +2,8 @@
 //!
 //! Contract, for every implementation:
 //! * records of one partition are appended in the order of `send` (G2);
-//! * each accepted ticket is answered exactly once, unless `poll` returns an error;
+//! * each accepted ticket is answered exactly once, or `poll` returns an error. After an error no
+//!   unanswered ticket is answered, and the relay resumes from the acknowledged position;
 //! * `Stored` means that the brokers acknowledged the record under `acks=all` (G1 depends on this);
 //! * no call blocks for more than a few milliseconds, or 0.1 s while a client connects;
 //! * a record whose topic does not exist is not accepted, so nothing after it is repeated;
@@ -75,7 +76,7 @@ pub trait Sink {
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>)
     -> Result<(), SendError<Self::Error>>;
 
-    /// Appends the answers that have arrived.
+    /// Appends the answers that have arrived, without waiting.
     fn poll(
         &mut self,
         now: Instant,
@@ -108,8 +109,8 @@ pub trait Sink {
         false
     }
 
-    /// End of the stored progress; nothing above it may be acknowledged. `None`: no stored
-    /// progress.
+    /// End of the stored progress; nothing above it may be acknowledged. `None`: the sink stores no
+    /// progress, so everything confirmed may be acknowledged.
     fn kept(&self) -> Option<Lsn> {
         None
     }

@@ -29,7 +29,8 @@ pub type TimelineHistory = Vec<(u32, Lsn)>;
 pub struct Facts {
     /// Identity.
     pub lineage: Lineage,
-    /// End of the server's log. Read it after the progress.
+    /// End of the server's log. Read it after the progress: an earlier reading may fall short of
+    /// the progress although nothing is wrong.
     pub server: Lsn,
     /// Ancestors of the server's timeline.
     pub history: TimelineHistory,
@@ -107,7 +108,7 @@ pub enum Warning {
     AlteredMeanwhile {
         /// Publication.
         publication: String,
-        /// Last position without alteration.
+        /// End of the log when the publication was last seen unaltered.
         since: Lsn,
     },
 }
@@ -224,7 +225,8 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
         let (before, now) = (timeline, now.lineage.timeline);
         return Err(GateError::OtherTimeline { slot: slot(), before, now, delivered });
     };
-    // With at-least-once delivery, the last commit may belong to a lost transaction.
+    // With at-least-once delivery, the last commit may belong to a transaction that was open at the
+    // end and is lost with the rest.
     let last = mark.last.filter(|last| last.lsn < end);
     if delivered <= end {
         return Ok((Mark { last, ..mark }, None));
@@ -238,11 +240,12 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
             return Ok((mark, None));
         }
     }
-    // Another transaction may occupy the position of a partly delivered one.
+    // A partly delivered transaction is lost too, and another may occupy its position.
     Ok((Mark { last, ..Mark::at(mark.end.min(end)) }, Some(end)))
 }
 
-/// Postgres sends rows only after the commit record is written.
+/// End that the log must have if this was delivered. Postgres sends rows only after the commit
+/// record is written.
 fn furthest(mark: Mark) -> Lsn {
     mark.part.map_or(mark.end, |part| mark.end.max(part.commit_lsn.next()))
 }
@@ -258,7 +261,7 @@ fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> 
     (confirmed > delivered).then_some(delivered)
 }
 
-/// The content published in between is not known.
+/// Warns only: most alterations are harmless, and the content published in between is not known.
 fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
     let (before, after) = (progress.lineage.publication_xid?, now.lineage.publication_xid?);
     (before != after).then(|| Warning::PublicationAltered {

@@ -1,7 +1,8 @@
 //! Proves after a promotion that the slot continues where it was.
 //!
-//! A [`Promotion`] means that nothing is missing: delivered rows and slot lie on the timelines'
-//! common part. Without stored progress, [`judge_promotion`] classifies other cases.
+//! A [`Promotion`] means that nothing is missing: the delivered rows lie on the timelines' common
+//! part, and the slot is not beyond them. Without stored progress, [`judge_promotion`] classifies
+//! other cases.
 
 use std::fmt;
 
@@ -47,7 +48,8 @@ pub fn promotion(now: &Facts, before: &Lineage, delivered: Lsn) -> Option<Promot
     is_inside.then_some(Promotion { before, now, end, delivered, confirmed })
 }
 
-/// Warnings about another timeline, without stored progress.
+/// Warnings about another timeline than the last session's, without stored progress. A former
+/// standby is not judged: it kept streaming, and its switch position is not known.
 pub fn judge_promotion(
     now: &Facts,
     before: &Lineage,

@@ -47,8 +47,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The budget for sinks that confirm at commit. Stored records take about 40 bytes, so four
-    /// times as much may wait.
+    /// The budget for sinks that confirm at commit. The sink's queue bounds memory, and a stored
+    /// record takes only about 40 bytes, so four times as much may wait.
     #[must_use]
     pub const fn in_transactions(self) -> Self {
         let Self { records, bytes, transactions } = self;
@@ -151,7 +151,7 @@ impl Ledger {
     }
 
     /// Passes the open transaction's next record (`weight` bytes) to `send`. An accepted record
-    /// must be confirmed.
+    /// must be confirmed. A refusal changes nothing, and the next call uses the same ticket.
     #[inline]
     pub fn send<T, E>(
         &mut self,
@@ -251,7 +251,7 @@ impl Ledger {
         self.settled
     }
 
-    /// End of the newest completely read transaction.
+    /// End of the newest completely read transaction, or of a later keepalive.
     pub const fn horizon(&self) -> Lsn {
         self.horizon
     }
@@ -278,7 +278,7 @@ impl Ledger {
         LedgerProgress { settled: self.settled, confirmed }
     }
 
-    /// True if the open transaction has sent no record.
+    /// True if no transaction is open, or if the open one has sent no record.
     pub fn open_is_empty(&self) -> bool {
         !self.open || self.ring.back().is_none_or(|newest| newest.expected == 0)
     }
@@ -294,7 +294,8 @@ impl Ledger {
         self.settled_times.drain(..)
     }
 
-    /// No records lie between, so both settle together. Upholds G5.
+    /// Extends the newest commit to `end`. No records lie between, so both settle together.
+    /// Upholds G5.
     fn extend_to(&mut self, end: Lsn) {
         match self.ring.back_mut() {
             Some(newest) => newest.end = end,

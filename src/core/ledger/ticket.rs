@@ -1,6 +1,7 @@
 //! Defines [`Ticket`], which identifies a record in flight.
 //!
-//! A ticket fits into librdkafka's delivery opaque.
+//! A ticket fits into librdkafka's delivery opaque, so a delivery report finds its transaction
+//! without a map or an allocation.
 
 /// Returned by delivery reports. Equally large records of a transaction share a ticket.
 ///

@@ -29,8 +29,8 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// True if a longer text with this beginning may match. The pattern after the first star is
-/// ignored.
+/// True if a longer text with this beginning may match. The text must be longer than any match of a
+/// pattern without a star. The pattern after the first star is ignored.
 pub fn may_match(pattern: &[u8], beginning: &[u8]) -> bool {
     let head = pattern.split_inclusive(|byte| *byte == b'*').next().unwrap_or(pattern);
     head.ends_with(b"*") && matches(head, beginning)

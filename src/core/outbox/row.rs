@@ -23,7 +23,8 @@ pub enum Format {
     Text,
     /// Output of the send function.
     Binary,
-    /// Text in the database's encoding, without an equivalent in UTF-8.
+    /// Text in the database's encoding, without an equivalent in UTF-8. Read as UTF-8 it would be
+    /// another text.
     Untranslatable,
 }
 
@@ -178,7 +179,7 @@ impl<'a> OutboxRow<'a> {
         self.is_message
     }
 
-    /// All columns of a table's row, wanted or not; empty for a message.
+    /// All columns of a table's row, wanted or not; `None` is NULL. Empty for a message.
     pub fn all(&self) -> impl Iterator<Item = (&'a str, Option<(&'a [u8], Format)>)> {
         let (names, cells, tuple) = (self.names, self.cells, self.tuple);
         names.iter().zip(cells).map(move |(name, cell)| match cell {

@@ -54,8 +54,8 @@ const DEFAULT_NAMES: [(&str, &str); 3] =
     [("aggregate_type", "aggregatetype"), ("aggregate_id", "aggregateid"), ("event_type", "type")];
 
 impl Wanted {
-    /// A required column. Default names here and in Debezium's are aliases, so either configuration
-    /// works with either table.
+    /// A required column. The default names here and in Debezium are aliases, so either
+    /// configuration works with either table.
     pub fn required(name: impl Into<String>) -> Self {
         let name = name.into();
         let other = DEFAULT_NAMES.iter().find_map(|(ours, theirs)| match name.as_str() {
@@ -94,9 +94,9 @@ pub struct OutboxSpec {
 /// Selects the messages of `pg_logical_emit_message` that are rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageSpec {
-    /// Globs of prefixes.
+    /// Globs of prefixes; empty: no message is a row.
     pub prefixes: Vec<String>,
-    /// Whether a null member counts as a missing column.
+    /// Whether a null member counts as a missing column, if the column is optional.
     pub null_is_missing: bool,
 }
 
@@ -118,7 +118,8 @@ impl OutboxSpec {
         Self { aliases, ..self }
     }
 
-    /// Declares a column NOT NULL, for schemas sent with a value.
+    /// Declares a column NOT NULL, which the stream does not show. Used only for schemas sent with
+    /// a value.
     pub fn declare_not_null(&mut self, table: TableName, column: String) {
         self.not_null.insert((table, column));
     }
@@ -128,7 +129,7 @@ impl OutboxSpec {
         self.oids.insert(oid, table);
     }
 
-    /// Requests a column, once per name.
+    /// Requests a column, once per name. The column is required if any request was.
     pub fn want(&mut self, mut wanted: Wanted) -> ColumnSlot {
         if let Some(index) = self.wanted.iter().position(|known| known.name == wanted.name) {
             if let Some(known) = self.wanted.get_mut(index) {

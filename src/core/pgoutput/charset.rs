@@ -10,6 +10,7 @@ use super::tuple::Column;
 
 const HIGH_BYTES: usize = 128;
 
+/// Capacity kept between messages, so that one huge row does not hold its memory forever.
 const KEPT_BYTES: usize = 1 << 20;
 
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;

@@ -31,7 +31,7 @@ pub enum Message<'a> {
     Delete(Delete<'a>),
     /// Emptied tables.
     Truncate(Truncate<'a>),
-    /// Content of `pg_logical_emit_message`.
+    /// Content of `pg_logical_emit_message`; sent only on request.
     Logical(LogicalMessage<'a>),
     /// Rollback of a transaction that was not sent.
     StreamAbort(StreamAbort),
@@ -278,7 +278,8 @@ fn read_commit(cursor: &mut Cursor<'_>) -> Result<Commit, DecodeError> {
     })
 }
 
-// Inlined into `decode`, this cost 100 instructions per row.
+// Inlined into `decode`, this cost 100 instructions per row, because the cursor's reads were no
+// longer inlined there.
 #[cold]
 #[inline(never)]
 fn read_stream_abort(cursor: &mut Cursor<'_>) -> Result<StreamAbort, DecodeError> {

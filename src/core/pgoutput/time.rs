@@ -1,6 +1,7 @@
-//! Defines [`PgTime`], a Postgres timestamp. Conversions saturate.
+//! Defines [`PgTime`], a Postgres timestamp. Conversions from and to Unix time saturate.
 
-/// Microseconds to 2000-01-01 00:00:00 UTC (`POSTGRES_EPOCH_JDATE` in `datatype/timestamp.h`).
+/// Microseconds from the Unix epoch to 2000-01-01 00:00:00 UTC (`POSTGRES_EPOCH_JDATE` in
+/// `datatype/timestamp.h`).
 const EPOCH_DISTANCE_US: i64 = 946_684_800_000_000;
 
 /// Microseconds since 2000-01-01 00:00:00 UTC.

@@ -72,7 +72,8 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Each column with its end offset in [`Tuple::as_bytes`].
+    /// Each column with its end offset in [`Tuple::as_bytes`]. A value is the last part of its
+    /// column, so it starts its own length before that offset.
     pub fn with_ends(mut self) -> impl Iterator<Item = (Column<'a>, usize)> {
         std::iter::from_fn(move || {
             let column = self.next()?;

@@ -94,7 +94,7 @@ impl Counters {
 pub struct TopicTotal {
     /// Name; `""` for all beyond the first 1,000.
     pub topic: String,
-    /// Records, including refused ones.
+    /// Records that the sink took, without dead letters. A refused record stays counted.
     pub sent: u64,
     /// Dead letters.
     pub dead_letters: u64,

@@ -50,7 +50,8 @@ pub enum PipelineError {
         /// Last delivered commit.
         delivered: CommitId,
     },
-    /// The caller skipped a frame without room: a bug.
+    /// The caller submitted the next frame although there was no room for the last one's record.
+    /// This bug is detected before the row is lost.
     #[error("a record was neither sent nor refused before the next frame")]
     NotSent,
 }
@@ -63,7 +64,7 @@ impl PipelineError {
             | Self::DeadLetterRefused { .. }
             | Self::Updated { .. }
             | Self::Ledger(LedgerError::AbortedWithin { .. }) => true,
-            // In another log nothing can be drained.
+            // In another log nothing is settled that could be drained, so the session ends at once.
             Self::OtherLog { .. }
             | Self::Decode(_)
             | Self::Outbox(_)

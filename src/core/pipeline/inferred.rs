@@ -20,7 +20,8 @@ const PAUSE_MAX_US: i64 = 600_000_000;
 const EARLIER_US: i64 = 3_600_000_000;
 /// Backward step of the server's clock, in microseconds, after which refusals are forgotten.
 const CLOCK_PUT_BACK_US: i64 = 1_000_000;
-/// Unit of future timestamps, which differ by a commit's duration.
+/// Unit for comparing future timestamps. Timestamps with a fixed offset to their commits differ by
+/// a commit's duration.
 const MINUTE_MS: u64 = 60_000;
 /// Largest timestamp margin, in milliseconds.
 const NEARER_MS: u64 = 60_000;

@@ -15,6 +15,7 @@ pub struct Mark {
     /// Delivered part of the next transaction.
     pub part: Option<PartialTransaction>,
     /// Last commit with rows, or the commit of `part`; distinguishes this log from a copy's.
+    /// `None`: not known.
     pub last: Option<CommitId>,
 }
 

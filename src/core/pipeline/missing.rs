@@ -23,7 +23,7 @@ pub use decision::{
 
 /// Beyond this, topics with the oldest queries are forgotten.
 const TOPICS_MAX: usize = 10_000;
-/// Each search is a full scan.
+/// Topics forgotten at once, because each search is a full scan.
 const FORGOTTEN: usize = TOPICS_MAX / 10;
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// Query interval for a topic that the brokers may be creating.
@@ -38,16 +38,19 @@ const CREATION_MAYBE: Duration = Duration::from_millis(500);
 /// Time for which a broker may not know a topic that the controller has created. Measured with
 /// three brokers on two busy cores: an immediate query denied one topic in ten.
 const SPREADING: Duration = Duration::from_millis(500);
-/// Wait of other rows for brokers that create topics.
+/// Time that other topics' rows wait at once for brokers that create topics, and then the share of
+/// all time (one part in this number). Rows choose the number of topics.
 const CREATIONS: Allowance = Allowance::new(CREATION, 10);
 const CREATION_MIN: Duration = Duration::from_millis(100);
 /// Wait for a topic that existed before: a broker may just have started.
 const KNOWN: Duration = Duration::from_secs(5);
-/// A broker that has run this long shows everything it has.
+/// Limit for all returning topics together. A broker that has run this long shows everything it
+/// has.
 const RETURNS: Allowance = Allowance::new(KNOWN, 20);
 const RETURN_MIN: Duration = Duration::from_secs(1);
 const OWN_CREATION: Duration = Duration::from_secs(10);
-/// Rows choose the number of names, so failing attempts are limited.
+/// Time that other topics' rows wait for failing attempts. Rows choose the number of names, and
+/// each costs a controller's answer.
 const OWN_CREATIONS: Allowance = Allowance::new(OWN_CREATION, 10);
 const OWN_CREATION_MIN: Duration = Duration::from_secs(1);
 const OWN_CREATION_LATER: Duration = Duration::from_secs(5);
@@ -116,7 +119,7 @@ impl MissingTopics {
     }
 
     /// The decision before any query. `quiet`: nothing is in flight, so a failed trial repeats
-    /// nothing.
+    /// nothing. If records are always in flight, the trial happens one delay later.
     pub fn decide(&mut self, topic: &str, now: Duration, quiet: bool) -> TopicDecision {
         let Some(absent) = self.absent.get_mut(topic) else { return TopicDecision::Ask };
         if absent.fault == TopicFault::Denied {
@@ -201,6 +204,7 @@ impl MissingTopics {
         absent.told &= absent.fault.is_missing() == fault.is_missing();
         (absent.fault, absent.asked) = (fault, now);
         let decision = self.verdict(topic, now);
+        // A topic that the brokers or the relay may be about to create does not count.
         let lasts = match decision {
             TopicDecision::Reject(_) => true,
             TopicDecision::Wait => matches!(self.policy.then, MissingTopic::Wait(_)),
@@ -237,6 +241,7 @@ impl MissingTopics {
                 limit => limit,
             };
             let left = self.creation_left(now);
+            // A granted wait costs other rows nothing more.
             if returns < limit && left >= CREATION_MIN {
                 creates = limit.min(left);
                 self.creations.spend(creates, now);
@@ -266,7 +271,8 @@ impl MissingTopics {
         }
     }
 
-    /// If brokers create none, all topics share the time of one.
+    /// If brokers create none, all topics share the time of one. Earlier topics have spread by its
+    /// end.
     fn creation_left(&mut self, now: Duration) -> Duration {
         let creates = match self.brokers_create {
             None => !self.in_vain,

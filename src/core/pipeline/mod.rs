@@ -63,7 +63,7 @@ use rejected::{Rejected, check_letters, is_dead_letter, rejected};
 use resume::covers;
 use stream_position::StreamPosition;
 
-/// The core of one session.
+/// The core of one session. Drop it with its stream and sink at the first error.
 #[derive(Debug)]
 pub struct Pipeline {
     outbox: Outbox,
@@ -125,8 +125,8 @@ impl Pipeline {
         self.last_row = mark.last.map(|commit| commit.lsn);
     }
 
-    /// Skips the part of the first transaction before the mark. Call it after
-    /// [`Pipeline::resume_at`].
+    /// Skips the part of the first transaction before the mark, but counts its rows as for a table.
+    /// Call it after [`Pipeline::resume_at`] and before the first frame.
     pub const fn begin_within(&mut self) {
         self.left_out = self.resume.part;
     }
@@ -144,8 +144,9 @@ impl Pipeline {
         self.suspects = std::mem::take(&mut self.suspects).by_row();
     }
 
-    /// Findings about blamed records. `unnamed`: a topic that refused a batch for its size. An
-    /// error if a dead letter is refused for good.
+    /// Findings about blamed records. `unnamed`: a topic that refused a batch for its size,
+    /// although no record stood out. An error if the brokers refuse a dead letter whatever its size
+    /// and time.
     pub fn analyse_refusals(
         &self,
         blamed: &[Blame],
@@ -167,7 +168,8 @@ impl Pipeline {
         Mark { end, part, last }.max(self.resume)
     }
 
-    /// Takes the next frame, or repeats the last one after [`Handled::Full`]. Call it only while
+    /// Takes the next frame, or repeats the last one after [`Handled::Full`]. `send` receives the
+    /// row's record or dead letter; everything that it takes must be confirmed. Call it only while
     /// [`Pipeline::has_room`].
     #[inline]
     pub fn frame<E: From<PipelineError>>(
@@ -288,7 +290,7 @@ impl Pipeline {
         self.at.next.is_some()
     }
 
-    /// True if ending here repeats nothing.
+    /// True if ending here repeats nothing: nothing of an open transaction was sent.
     pub fn may_end_here(&self) -> bool {
         self.ledger.open_is_empty()
     }

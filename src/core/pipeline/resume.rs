@@ -13,6 +13,7 @@ use crate::outbox::Position;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeCheck {
     last: CommitId,
+    /// Up to here there are only rows up to `last`.
     end: Lsn,
     found: bool,
     /// True if rows are counted as when the mark was made.
@@ -21,7 +22,8 @@ pub struct ResumeCheck {
 
 impl ResumeCheck {
     /// The evidence for resuming at `mark`; `None` if nothing before it is sent again. Without
-    /// `same_rows`, only a different commit at the last position is an error.
+    /// `same_rows`, tables or prefixes have changed, and other rows may precede the mark. Only a
+    /// different commit at the last position is then an error.
     pub fn new(mark: Mark, confirmed: Lsn, same_rows: bool) -> Option<Self> {
         let last = mark.last?;
         let found = confirmed > last.lsn;
@@ -44,6 +46,7 @@ impl ResumeCheck {
         self.passed(end)
     }
 
+    /// Everything that committed before `lsn` was sent.
     fn passed(&mut self, lsn: Lsn) -> Result<bool, PipelineError> {
         if lsn > self.last.lsn && !self.found {
             return if self.same_rows { Err(self.contradicted()) } else { Ok(true) };
@@ -51,7 +54,7 @@ impl ResumeCheck {
         Ok(self.found && (lsn >= self.end || !self.same_rows))
     }
 
-    /// `alone`: the row is its own transaction.
+    /// `alone`: the row is its own transaction, whose number and time are not known.
     pub(super) fn row(&self, row: Position, alone: bool) -> Result<(), PipelineError> {
         let at = row.commit_lsn;
         let after_last = at > self.last.lsn && at < self.end && !alone;

@@ -1,7 +1,8 @@
-//! Remembers the records of a refused batch, so that later sessions find the faulty one.
+//! Remembers the records of a refused batch, so that later sessions find the faulty one. A broker
+//! refuses whole batches, and a refusal ends the session.
 //!
-//! A row is rejected only if its record was refused alone or named by the brokers, or resembles
-//! several refused ones (`Inferred`) (G4).
+//! A row is rejected only if its record, or an identical one, was refused alone or named by the
+//! brokers. The exception is a record that resembles several refused ones (`Inferred`) (G4).
 //!
 //! Tickets differ between sessions, so a record is recognised by commit position, weight and
 //! content; a non-transactional message by position and topic; a polled row by its number
@@ -65,7 +66,7 @@ enum Treatment {
 pub(super) enum LetterTreatment {
     Usual,
     Alone,
-    /// Or it resembles refused ones.
+    /// Its topic has refused it, or similar ones, for this cause.
     Refused(Rejection, RefusalCause),
 }
 
@@ -76,7 +77,8 @@ pub struct Suspects {
     /// Whether records may be rejected because of similar ones.
     infers: bool,
     inferred: Inferred,
-    /// Topics with a record sent alone since they refused a batch for its size.
+    /// Topics with a record sent alone since they refused a batch for its size and no record stood
+    /// out.
     probed: BTreeSet<String>,
     /// Current row, if positions are meaningless.
     row: Option<Lsn>,
@@ -84,7 +86,7 @@ pub struct Suspects {
 
 /// Base for row numbers; above every position.
 const ROWS: u64 = 1 << 62;
-/// Beyond this the set is cleared; one session has no more in flight.
+/// Beyond this the set is cleared. One session adds at most as many records as may be unconfirmed.
 const ROWS_MAX: usize = 100_000;
 
 const PROBED_MAX: usize = 1_000;
@@ -137,7 +139,7 @@ impl Suspects {
         Self { infers, ..self }
     }
 
-    /// Identifies transactions by number.
+    /// Identifies each transaction as a row by its number, which is made of table and id.
     pub(super) fn by_row(self) -> Self {
         let mut all = self.all;
         for suspect in all.values_mut() {

@@ -133,6 +133,7 @@ impl DeadLetter {
             is_cut,
             is_retried,
         };
+        // A row rejected for another reason may be too large as well.
         letter.is_cut |= letter.failure().is_none() && letter.is_note();
         Some(letter)
     }

@@ -9,10 +9,11 @@ pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
 pub const ERROR_HEADER: &str = "postrider-error";
 /// A row's outbox table, quoted as in SQL.
 pub const TABLE_HEADER: &str = "postrider-table";
-/// Position in the log, on dead letters and, if configured, on every record. The text rises
-/// strictly with the records of a key, so a consumer can drop repeats.
+/// Position in the log, on dead letters and, if configured, on every record. The position rises
+/// strictly with the records of a key, so a consumer can drop repeats by comparing bytes.
 pub const LSN_HEADER: &str = "postrider-lsn";
-/// Purpose of a row read from its table; replaces [`LSN_HEADER`].
+/// Purpose of a row read from its table; replaces [`LSN_HEADER`], because the row's log position is
+/// not known.
 pub const ORIGIN_HEADER: &str = "postrider-origin";
 /// A row's intended topic, or a message's topic.
 pub const TOPIC_HEADER: &str = "postrider-topic";
@@ -27,7 +28,8 @@ pub const STREAM_HEADER: &str = "postrider-stream";
 /// A row's own timestamp in Unix milliseconds, if it differs from the commit's. The letter has the
 /// commit's time: brokers refuse future times, and retention removes old ones.
 pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
-/// Commit time in Unix milliseconds, on a letter without a timestamp.
+/// Commit time in Unix milliseconds, on a letter without a timestamp. Brokers whose clock disagrees
+/// with Postgres's refuse the timestamp.
 pub const COMMIT_TIMESTAMP_HEADER: &str = "postrider-commit-timestamp";
 /// The relay's headers before the row's own, in this order. Some may be missing.
 pub const EXPLANATION_HEADERS: [&str; 11] = [

@@ -31,7 +31,7 @@ impl StoredRecord {
         PartitionOffset { partition: self.partition, offset: self.offset }
     }
 
-    /// Value of the first such header.
+    /// Value of the first header with this name; `None` if it is missing or null.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         first(&self.headers, name)
     }

@@ -91,7 +91,7 @@ keyword_enum!(
     }
 );
 keyword_enum!(
-    /// Treatment of a table that lacks an optional column.
+    /// Treatment of a table that lacks a column of a header, an envelope or a partition.
     MissingColumn {
         /// Refuse the table.
         Refuse = "refuse",

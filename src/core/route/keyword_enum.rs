@@ -1,4 +1,4 @@
-//! The macro [`keyword_enum`]: an enum for a setting of several words.
+//! The macro [`keyword_enum`]: an enum for a setting that takes one of several words.
 
 /// Defines an enum, its parser and its words from one table.
 #[macro_export]

@@ -79,6 +79,7 @@ pub(super) fn render(value: Value<'_>, scratch: &mut Vec<u8>) -> Result<Part, Un
     Ok(Part::Scratch { start, end: scratch.len() })
 }
 
+/// `None`: the text was appended to `scratch`.
 fn binary(bytes: &[u8], type_oid: u32, scratch: &mut Vec<u8>) -> Result<Option<Part>, Unreadable> {
     match type_oid {
         oid::BYTEA | oid::TEXT | oid::VARCHAR | oid::BPCHAR | oid::NAME | oid::JSON | oid::XML => {

@@ -1,6 +1,6 @@
 //! Writes a column's schema like Debezium's connector.
 //!
-//! Unlike Debezium, it omits defaults and the values of an enum.
+//! Unlike Debezium, it omits defaults, the values of an enum, and columns whose style is text.
 
 use super::column::{Kind, precision};
 use super::debezium_time::is_in_milliseconds;

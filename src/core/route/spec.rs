@@ -26,13 +26,13 @@ pub struct RouteSpec {
     pub key: String,
     /// Headers after the id.
     pub headers: Vec<FieldSpec>,
-    /// Integer column with the partition.
+    /// Integer column with the partition; NULL: the partitioner chooses.
     pub partition: Option<String>,
     /// Columns beside `payload` in the value.
     pub envelope: Vec<FieldSpec>,
     /// Integer column of the envelope's schema version.
     pub schema_version: Option<String>,
-    /// Treatment of a table that lacks one of these columns.
+    /// Treatment of a table that lacks a column of `headers`, `envelope` or `partition`.
     pub missing_column: MissingColumn,
     /// Exceptions; the first match decides.
     pub rules: Vec<RuleSpec>,
@@ -48,7 +48,7 @@ pub struct RouteSpec {
     pub lsn_header: bool,
     /// Source of rows.
     pub origin: RowOrigin,
-    /// Column sent as [`super::TRACEPARENT_HEADER`], if not NULL.
+    /// Column sent as [`super::TRACEPARENT_HEADER`], if the table has it and it is not NULL.
     pub traceparent: Option<String>,
     /// Source of timestamps.
     pub timestamp: TimestampSource,
@@ -134,7 +134,7 @@ impl RowOrigin {
     }
 }
 
-/// A header or envelope member, written `column:name`.
+/// A header or envelope member, written `column` or `column:name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldSpec {
     /// The column.
@@ -222,7 +222,7 @@ pub enum TimestampSource {
 /// A routing that works for no row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteSpecError {
-    /// The pattern does not compile, or not to bounded time.
+    /// The pattern is not a regular expression that runs in bounded time.
     #[error("the route's regex does not compile: {reason}")]
     Regex {
         /// Reason.

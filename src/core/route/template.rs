@@ -44,8 +44,8 @@ impl TopicTemplate {
         Ok(Self { pattern, pieces: Replacement { topic, groups }.parse()? })
     }
 
-    /// The only possible name, if any. For example, `|.*` matches nothing at first, so the value is
-    /// appended.
+    /// The only possible name for values whose first match is the whole value, if any. For example,
+    /// `|.*` matches nothing at first, so the value is appended.
     pub fn fixed(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Literal(text)] => Some(text),

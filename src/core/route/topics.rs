@@ -82,7 +82,8 @@ pub fn check_beginning(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The form that Kafka compares (`org.apache.kafka.common.internals.Topic.hasCollision`).
+/// The form that Kafka compares (`org.apache.kafka.common.internals.Topic.hasCollision`). Only one
+/// topic per form can exist.
 pub fn as_compared(name: &str) -> String {
     name.replace('.', "_")
 }

@@ -92,7 +92,8 @@ fn value(rest: &[u8]) -> &[u8] {
     separated.unwrap_or(rest).trim_ascii_start()
 }
 
-/// Removes the backslashes of `Properties.store`. Trace context is ASCII.
+/// Removes the backslashes of `Properties.store`. Trace context is ASCII, so `\uXXXX` does not
+/// occur in it.
 fn unescape(value: &[u8], out: &mut Vec<u8>) {
     let mut bytes = value.iter();
     while let Some(byte) = bytes.next() {

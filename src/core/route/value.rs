@@ -1,7 +1,8 @@
 //! Writes keys, values and headers in the configured format.
 //!
 //! Kafka Connect's converters would write these bytes after Debezium's router. An envelope has
-//! columns beside the payload. Content that the format cannot represent is a rejection (G4).
+//! columns beside the payload. A value contains the whole payload, or there is none. Content that
+//! the format cannot represent is a rejection (G4).
 
 use super::array;
 use super::column::{self, Kind};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::time::Instant;
 
 /// Bytes to process before the next read. A unix socket's default buffer holds about 80 kB of small
-/// messages.
+/// messages, so the server would otherwise stop while the session works.
 const REFILL_BYTES: usize = 16 * 1024;
 /// Buffered bytes above which this turn does not read again.
 const BURST_BYTES: usize = 1024 * 1024;

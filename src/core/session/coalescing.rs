@@ -1,8 +1,9 @@
 //! Reads the socket at once under light load, and in batches under heavy load.
 //!
 //! Measured with PostgreSQL 15 on 2 cores: the walsender issues one `send` per message, which wakes
-//! an eager reader. A reader that sleeps 100-300 us halves the walsender's cost over TCP, and rows
-//! of one burst share produce requests. Only a sleep of the socket's own thread achieves this.
+//! an eager reader. A reader that sleeps 100-300 us under load halves the walsender's cost over
+//! TCP, and rows of one burst share produce requests. Only a sleep of the socket's own thread
+//! achieves this, not an event loop's timer.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::time::Instant;
 /// How the socket is read under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoalescingProfile {
-    /// Shortest wait between reads. A unix socket's buffer holds only a few hundred messages.
+    /// Shortest wait between reads. A unix socket's buffer holds only a few hundred messages, so
+    /// its wait is short.
     pub delay: Duration,
     /// Longest batch of reads.
     pub batch_max: Duration,
@@ -24,7 +26,8 @@ pub struct CoalescingProfile {
 const SLOW_BYTES_PER_MS: usize = 2 * 1024;
 /// About twenty small rows, above which batches are longer.
 const FAST_BYTES_PER_MS: usize = 10 * 1024;
-/// Age of rows that have already waited in the log.
+/// Age of rows that have already waited in the log. A few milliseconds more do not matter. A larger
+/// clock difference costs one batch's latency at medium rates.
 const BEHIND: Duration = Duration::from_millis(100);
 /// Target size of a read: twenty small rows, a third of a unix socket's default buffer.
 const READ_BYTES: usize = 12 * 1024;

@@ -1,17 +1,18 @@
 //! Detects that the Postgres server no longer answers.
 //!
 //! `TimeoutEscalation` doubles the timeout after silence without progress, because a large decoding
-//! may be the reason. Time without reads does not count.
+//! may be the reason. Time without reads does not count. A server that sends, however slowly, is
+//! never given up.
 
 use std::time::Duration;
 
 use crate::lsn::Lsn;
 use crate::time::Instant;
 
-/// A live walsender answers within a round trip, unless it decodes something large that it does not
-/// publish.
+/// Unanswered heartbeats until the server counts as gone. A live walsender answers within a round
+/// trip, unless it decodes something large that it does not publish.
 const HEARTBEATS: u32 = 3;
-/// A busy server or its disk may stall for seconds.
+/// Minimum timeout: a busy server or its disk may stall for seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
 /// 2^6 is more than half an hour with the usual heartbeat.
 const DOUBLINGS_MAX: u32 = 6;
@@ -32,7 +33,7 @@ impl Liveness {
         self.asked.get_or_insert(now);
     }
 
-    /// Bytes arrived, or the session did not read.
+    /// Restarts the measurement: bytes arrived, or the session did not read.
     pub(super) const fn rest(&mut self) {
         self.asked = None;
     }

@@ -6,8 +6,9 @@
 //! Invariants:
 //! * a [`StatusUpdate`] names only a position that is settled and, if progress is stored, covered
 //!   by it (G1, G6);
-//! * an ending session reads only the open transaction and owed rows; it ends once everything is
-//!   confirmed and acknowledged, or at its deadline (G8);
+//! * an ending session reads only the open transaction and owed rows. It ends once everything is
+//!   confirmed and acknowledged, or at its deadline. After a request to stop, the deadline is an
+//!   error (G8);
 //! * a paused session does not read frames and repeats its position;
 //! * while there is no room the socket is not read, so TCP holds the server back (G3).
 //!
@@ -69,12 +70,16 @@ pub use phase::End;
 pub use request::{ControlRequest, Draining, Requested};
 pub use stall::{StallDetector, Stalled};
 
+/// Longest wait for the socket while records are unconfirmed, so that a delivery report is noticed
+/// within a millisecond.
 const CONFIRM_TICK: Duration = Duration::from_millis(1);
+/// Poll interval while a Kafka transaction ends; the socket is emptied as often.
 const COMMIT_TICK: Duration = Duration::from_micros(300);
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Age of rows above which throughput matters more than latency.
 const BEHIND: Duration = Duration::from_millis(250);
-/// Postgres's `fast` stop waits for the stream.
+/// Longest wait for the brokers if Postgres shuts down, because its `fast` stop waits for the
+/// stream.
 const SERVER_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 /// A status update for Postgres.
@@ -93,7 +98,7 @@ pub enum Next {
     Read(Duration),
     /// Wait this long while a Kafka transaction ends, then read.
     Refill(Duration),
-    /// Wait this long without reading.
+    /// Wait this long without reading: there is no room (G3), or no frame is wanted.
     Wait(Duration),
 }
 
@@ -189,6 +194,7 @@ impl Session {
             ControlRequest::ServerShutdown => End::ServerShutdown,
         };
         let grace = match self.phase {
+            // Earlier sessions have used part of the grace period since the signal.
             Phase::Streaming => self.limits.grace.saturating_sub(asked.told_for),
             Phase::Ending { .. } => self.limits.grace,
         };
@@ -215,7 +221,7 @@ impl Session {
         Some(Draining { unconfirmed: self.unconfirmed().max(self.owed.records()), grace })
     }
 
-    /// True if the next frame may be taken.
+    /// True if the next frame may be taken. Ask before each frame.
     pub fn takes_frames(&self, sink: &impl Sink) -> bool {
         if self.sink_is_full || !self.wants_frames(sink) {
             return false;
@@ -339,7 +345,8 @@ impl Session {
         Some(StatusUpdate { settled, ask_reply })
     }
 
-    /// The last status of a session that ends because of a record.
+    /// The last status of a session that ends because of a record; `None` if nothing is
+    /// acknowledged.
     pub fn final_status(&self, sink: &impl Sink) -> Option<StatusUpdate> {
         let settled = self.settled(sink);
         self.limits.acknowledge.then_some(StatusUpdate { settled, ask_reply: false })
@@ -400,6 +407,8 @@ impl Session {
             let is_idle = self.is_paused() && self.unconfirmed() == 0;
             return Ok(Next::Wait(if is_idle { IDLE_TICK } else { CONFIRM_TICK }));
         }
+        // The frame arrived while a Kafka transaction ended, or remained from a burst, so it need
+        // not wait.
         if self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames) && has_frame()? {
             return Ok(Next::Read(Duration::ZERO));
         }
@@ -407,6 +416,7 @@ impl Session {
     }
 
     /// Handles a read of `bytes` bytes, with `buffered` now. Returns the wait before the next read.
+    /// `None`: process the buffer.
     pub fn has_read<E>(
         &mut self,
         now: Now,
@@ -429,7 +439,8 @@ impl Session {
         self.allows_frames(sink) && self.pipeline.has_room() && sink.takes_records()
     }
 
-    /// The open transaction is read to its commit, because it would be repeated.
+    /// An ending session reads the open transaction to its commit, because it would be repeated in
+    /// part, and the unconfirmed rows of earlier sessions.
     fn allows_frames(&self, sink: &impl Sink) -> bool {
         let is_open = || self.pipeline.is_open() && !self.may_end_within(sink);
         let owes = || self.pays() && self.pipeline.reached().end < self.owed.until();

@@ -8,7 +8,7 @@ use crate::pipeline::Mark;
 /// The oldest transaction of earlier sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Oldest {
-    /// Commit time, and the position that settles everything the session read.
+    /// Commit time in Unix microseconds, and the position that settles everything the session read.
     left: Option<(i64, Lsn)>,
 }
 

@@ -18,7 +18,8 @@ pub struct Owed {
 
 impl Owed {
     /// The debt after a session that settled up to `settled` and sent everything before `reached`.
-    /// A transaction in parts is sent again with its confirmed records.
+    /// If a transaction was sent in part and its end was not read, even its confirmed records are
+    /// sent again.
     ///
     /// # Panics
     ///

@@ -15,8 +15,8 @@ const RECONFIGURES_AFTER: Duration = Duration::from_secs(2);
 pub enum ControlRequest {
     /// Continue.
     Run,
-    /// End for new routes, after the open transaction and without a time limit: a transaction must
-    /// not be routed in two ways.
+    /// End for new routes, after the open transaction. There is no time limit if a transaction
+    /// would otherwise be routed in two ways.
     Reconfigure,
     /// Postgres is shutting down, and a `fast` stop waits for the stream: confirm within seconds,
     /// close, reconnect.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::ledger::LedgerProgress;
 use crate::time::Instant;
 
-/// A suspended process has not waited.
+/// Most time counted between two checks, because a suspended process has not waited.
 const STEP_MAX: Duration = Duration::from_secs(1);
 
 /// Nothing was confirmed within the limit.

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! * a stop is clean only if everything that any session sent is confirmed (G8);
-//! * a transient failure causes a pause that grows until a session has done useful work;
+//! * a transient failure causes a pause that grows until a session has done useful work; a definite
+//!   failure ends the relay;
 //! * a few ends at one unreadable message end the relay, because no pause helps;
 //! * a refused login ends a first start, unless another secret may help; it ends a relay that
 //!   logged in before only after the limit;
@@ -41,7 +42,7 @@ const STANDBY_TICK: Duration = Duration::from_millis(200);
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
 /// Limits the pause to this fraction of the streaming time, for sessions that end every few
-/// seconds.
+/// seconds. Pauses would otherwise grow until rows wait longer than they flow.
 const PAUSE_PART: u32 = 8;
 
 /// The operator's settings.
@@ -64,12 +65,13 @@ pub struct SupervisorPolicy {
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextAction {
-    /// Begin a session. `Some`: a stop was requested between sessions, with so many records
-    /// unconfirmed.
+    /// Begin a session. `Some`: a stop was requested between sessions, and at least this many
+    /// records are unconfirmed.
     Begin(Option<u64>),
     /// Wait at most this long.
     Wait(Duration),
-    /// Check the slot at this interval, and call [`Supervisor::slot_is_free`].
+    /// Check the slot at this interval until it is free, or until a stop is requested. Then call
+    /// [`Supervisor::slot_is_free`].
     Standby(Duration),
     /// The relay ends.
     End(Conclusion),
@@ -291,12 +293,14 @@ impl Supervisor {
         (verdict, None)
     }
 
-    /// Shortens the next pause after a useful session.
+    /// Shortens the next pause after a useful session. A session that reached a new position was
+    /// accepted everywhere, so its pause depends on its streaming time.
     fn forgive(&mut self, now: Instant, left: Left) {
         let is_healthy = left.useful >= HEALTHY_AFTER;
         if is_healthy || left.settled > self.settled {
             (self.login_retry, self.last_progress) = (LoginRetry::default(), now);
             let within = self.policy.backoff.failures_within(left.useful / PAUSE_PART);
+            // This end counts as one more failure.
             let kept = within.map_or(self.failures, |within| within.saturating_sub(1));
             self.failures = if is_healthy { 0 } else { self.failures.min(kept) };
         }
@@ -323,7 +327,7 @@ impl Supervisor {
     fn failed(&mut self, failure: SessionFailure<'_>, left: Left, now: Instant) -> AfterSession {
         match failure {
             SessionFailure::Final => return AfterSession::Final,
-            // The holder is most likely the rest of the relay's own session.
+            // After the relay has streamed, the holder is most likely the rest of its own session.
             SessionFailure::Held if !self.policy.wait_for_slot && !self.has_streamed => {
                 return AfterSession::SlotHeld;
             }
@@ -396,7 +400,8 @@ impl Supervisor {
         (self.waiting, self.last_progress) = (Waiting::Nothing, now);
     }
 
-    /// Reports the slot's position. A long backlog selects larger batches.
+    /// Reports the slot's position. A long backlog selects larger batches, unless a failed session
+    /// requires another mode.
     pub fn slot_reaches(&mut self, slot: Option<SlotPosition>) {
         if let Some(slot) = slot {
             self.owed = self.owed.settled(slot.confirmed);

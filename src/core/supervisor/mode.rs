@@ -8,8 +8,8 @@ use crate::lsn::Lsn;
 /// A backlog of this size takes seconds, so a row's wait for its batch does not matter.
 const BACKLOG_BYTES: u64 = 64 << 20;
 
-/// Log that the server may decode again after the backlog. Otherwise another backlog would build up
-/// each time.
+/// Log that the server may decode again after the backlog, because an open transaction holds
+/// `restart_lsn` back. With more, another backlog would build up each time.
 const DECODED_AGAIN_BYTES_MAX: u64 = 128 << 20;
 
 /// A slot's positions.

@@ -33,7 +33,8 @@ const FEW_BYTES_PER_MS: u64 = 10 << 10;
 const FEW_BYTES: u64 = 1 << 20;
 /// What a session reads during an end; a high rate, unless it arrived below [`FEW_BYTES_PER_MS`].
 const MANY_BYTES: u64 = 2 << 20;
-/// Shortest time for measuring a rate.
+/// Shortest time for measuring a rate. In less, even one Postgres transaction would count as many
+/// records.
 const MANY_TIME_MIN: Duration = Duration::from_millis(50);
 /// End after which the next transaction is larger. Over 150 partitions, ends took a quarter of a
 /// backlog's time with 48,000 records.

@@ -6,12 +6,13 @@
 //! A Kafka transaction holds the records of whole Postgres transactions and, last, the progress
 //! that covers them: one atomic event.
 //! Upholds G6. Invariants:
-//! * while a transaction ends, the sink accepts nothing;
+//! * there is one transaction at a time; while it ends, the sink accepts nothing;
 //! * a transaction is committed only after all its records were reported stored;
 //! * `Stored` is reported, and [`Sink::kept`] raised, after the commit (G1);
 //! * nothing is aborted: the next session fences the transaction;
 //! * nothing follows a commit whose outcome is uncertain. A later producer with this transactional
-//!   id fences the dropped one before it reads the progress.
+//!   id fences the dropped one before it reads the progress. A late EndTxn then has an old epoch
+//!   and is refused.
 //!
 //! ```text
 //!          first record        place to end        all stored         committed
@@ -22,8 +23,9 @@
 //!
 //! librdkafka repeats EndTxn below its API if a connection ends or an answer is late. Kafka before
 //! KIP-890's second part, which librdkafka 2.12 does not support, takes a late EndTxn for the end
-//! of the next transaction. The library logs either event first ([`TransactionApi::disturbances`]),
-//! so a commit with such an event is uncertain.
+//! of the next transaction. The library logs either event before it sends again
+//! ([`TransactionApi::disturbances`]). A commit with such an event is uncertain, although it
+//! returned without an error.
 
 mod backoff;
 mod batch;
@@ -76,7 +78,7 @@ pub trait TransactionApi {
     /// Requests the commit; all records were reported stored.
     fn commit(&mut self) -> Result<(), Self::Error>;
 
-    /// Result of the commit, once known; unknown after an error.
+    /// Result of the commit, once known. An error leaves the transaction's outcome unknown.
     fn outcome(&mut self) -> Option<Result<(), Self::Error>>;
 
     /// Events after which the library may repeat EndTxn.
@@ -211,7 +213,8 @@ impl<C: TransactionApi> Transactional<C> {
         Ok(())
     }
 
-    /// The progress partition then joins the transaction early.
+    /// Repeats the last progress. The progress partition then joins the transaction with the first
+    /// records, not when everything waits for it.
     fn send_progress_first(&mut self) -> Result<(), C::Error> {
         match self.client.send_progress(self.kept) {
             Ok(()) => self.sent += 1,
@@ -361,6 +364,7 @@ impl<C: TransactionApi> Transactional<C> {
         self.alone = true;
         let sent = self.client.send(outgoing);
         if let Err(SendError::Refused(_)) = &sent {
+            // The replacement record need not be alone.
             self.alone = false;
         }
         sent
@@ -416,8 +420,11 @@ impl<C: TransactionApi> Sink for Transactional<C> {
 
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), Self::Error> {
         match self.state {
-            // If the record is refused, the rest of its transaction would be lost.
+            // Wait for a record that may be refused, because the rest of its transaction would be
+            // lost.
             TransactionState::Open { .. } if self.alone && self.stored < self.sent => Ok(()),
+            // The only row was skipped. The transaction ends for the progress, as if none were
+            // open.
             TransactionState::Open { .. } if self.batch.records == 0 => {
                 if self.wants_progress(now, reached) {
                     self.close(reached.mark, now)?;

@@ -2,7 +2,8 @@
 //!
 //! Output: an [`Excerpt`], a shorter message for [`super::decode`], with size and hash of each cut
 //! value of an inserted row or logical message. Memory is bounded, whatever the message claims
-//! (G3). An excerpt refuses what `decode` would refuse (G7).
+//! (G3). An excerpt refuses what `decode` would refuse (G7). Text in another encoding is counted
+//! and hashed as UTF-8, except for characters without an equivalent.
 
 mod hash;
 #[cfg(test)]
@@ -174,6 +175,7 @@ impl Excerpt {
             && let Some(charset) = self.charset.take()
         {
             let mut converted = Converted::default();
+            // Each kept value is bounded, and so is their sum.
             if charset.convert(&self.message, usize::MAX, &mut converted)? == Conversion::Converted
             {
                 (self.message, self.untranslatable) = (converted.message, converted.untranslatable);
@@ -202,7 +204,7 @@ impl Excerpt {
         &self.untranslatable
     }
 
-    /// Cut values of an inserted row or logical message.
+    /// Cut values of an inserted row or logical message, in column order.
     pub fn cuts(&self) -> &[Cut] {
         &self.cuts
     }

@@ -3,7 +3,7 @@
 //! Plain from 10^-3 to below 10^7, otherwise in computerised scientific notation.
 
 pub(in crate::route) fn write_double(out: &mut Vec<u8>, number: f64) {
-    // Java picks the nearest of two digits: `4.9E-324`, not `5.0E-324`.
+    // Java picks the nearest of two digits where one would suffice: `4.9E-324`, not `5.0E-324`.
     let two = format!("{number:.1e}");
     let shortest = format!("{number:e}");
     let has_one_digit = !shortest.contains('.') && two.parse() == Ok(number);

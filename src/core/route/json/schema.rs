@@ -57,6 +57,7 @@ pub(in crate::route) fn end(out: &mut Vec<u8>, attributes: &Attributes<'_>) {
 }
 
 /// `path` names a document's objects: the payload's column, then members, joined by points.
+/// Elements of nested arrays have no name.
 pub(in crate::route) fn write_shape(
     out: &mut Vec<u8>,
     shape: &Shape,

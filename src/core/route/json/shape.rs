@@ -30,7 +30,8 @@ pub(in crate::route) enum Shape {
 pub(in crate::route) struct Members {
     pub(in crate::route) shapes: Vec<(String, Shape)>,
     places: HashMap<String, usize>,
-    /// True if objects with different members were merged.
+    /// True if objects with different members were merged. Connect's schema then says that the
+    /// object is not optional.
     pub(in crate::route) are_merged: bool,
 }
 
