@@ -1,8 +1,8 @@
 //! Prepares the progress topic in Kafka before a session or for `postrider setup`.
 //!
-//! Invariant: a base record (progress at 0/0) precedes the slot, so a slot without progress was not
-//! created by this relay. A missing slot whose rows were delivered is not created again. Upholds
-//! G1, G6.
+//! Invariant: with `setup` or exactly-once delivery, a base record (progress at 0/0) is written
+//! before the slot is created. A slot without progress was therefore not created by this relay. A
+//! missing slot whose rows were delivered is not created again. Upholds G1, G6.
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
@@ -44,7 +44,8 @@ impl Bootstrap {
         wanted: &Requirements,
     ) -> Result<(), RelayError> {
         let exists = control::slot(client, &wanted.slot).await?.is_some();
-        // The name of a missing slot that the relay does not create may be a typo.
+        // The name of a missing slot that the relay does not create may be a typo, so no topic is
+        // created for it.
         if (exists || wanted.create) && !self.topic_is_fit {
             let kafka = plan.kafka.clone();
             let findings = run_blocking(move || ensure_progress_topic(&kafka)).await??;
@@ -63,6 +64,7 @@ impl Bootstrap {
         // The publication may be created together with the slot.
         let database = client.server().database.clone();
         let stream = Lineage { database, slot: slot.clone(), ..Lineage::default() };
+        // A slot whose rows were delivered was lost. Otherwise this may be the first start.
         if let Some(delivered) = delivered_of(plan, client, stream, begins).await? {
             // Another relay may have started with its own slot since the check.
             if control::slot(client, &slot).await?.is_some() {
@@ -76,7 +78,7 @@ impl Bootstrap {
 }
 
 /// Prepares Kafka for a new slot. If an earlier slot of that name delivered rows, returns their end
-/// and does not write the base record.
+/// and does not write the base record. The database must have passed all other checks.
 pub async fn begin_stream(
     plan: &Plan,
     client: &Client,

@@ -19,8 +19,9 @@ use postrider_postgres::wal::{
     StreamEncoding, WalError,
 };
 
-/// Minor versions since which a slot moved by SQL retains the catalog rows that open transactions
-/// need ("Fix xmin advancement during fast_forward decoding").
+/// First fixed minor version per major version before PostgreSQL 18. Since then, a slot moved by
+/// SQL retains the catalog rows that open transactions need ("Fix xmin advancement during
+/// fast_forward decoding").
 const ADVANCES_SINCE: [i32; 5] = [130_021, 140_018, 150_013, 160_009, 170_005];
 /// First version that always has the fix.
 const ADVANCES_ALWAYS: i32 = 180_000;

@@ -4,8 +4,8 @@
 //! 17 not even at a clean stop. A relay without progress in Kafka would repeat all later rows.
 //!
 //! Invariant: every row before the mark was confirmed (G1), and the server's log contains the
-//! mark's commit. The mark counts only after a restart of the server; otherwise the slot may have
-//! been moved on purpose.
+//! mark's commit. The mark counts only after a restart or a crash recovery of the server; otherwise
+//! the slot may have been moved on purpose.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

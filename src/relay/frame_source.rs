@@ -36,7 +36,7 @@ pub(super) trait FrameSource {
         Ok(())
     }
 
-    /// Ends the session early, and stores the settled position.
+    /// Ends the session early, and stores the settled position unless it is already stored.
     fn conclude(&mut self) -> Result<(), WalError> {
         Ok(())
     }
@@ -67,7 +67,8 @@ pub(super) trait FrameSource {
         true
     }
 
-    /// Row before this mark, for a source that reads tables.
+    /// Row before this mark, for a source that reads tables. The mark is the one that the session
+    /// reaches now, or the end of an earlier transaction.
     fn cursor(&self, _mark: Mark) -> Option<RowCursor> {
         None
     }

@@ -21,7 +21,8 @@ use postrider_kafka::failpoint;
 use postrider_kafka::{DeliveredTap, KafkaSink, SinkError};
 use postrider_postgres::wal::WalError;
 
-/// The server completes messages in progress before it reads the request to end.
+/// Maximum time for the server to end the stream. The server completes messages in progress before
+/// it reads the request to end. All positions are acknowledged by then.
 const FINISH_LIMIT: Duration = Duration::from_secs(10);
 /// For a server that shuts down or first completes a large transaction (over 10 s for 400,000
 /// rows).
@@ -48,7 +49,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         let mut put_off = None;
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
-            // Otherwise the next session would repeat settled rows.
+            // Otherwise the next session would repeat settled rows. If this fails, the next session
+            // reports the reason.
             if let Some(status) = self.session.final_status(&self.sink) {
                 let _ = self.source.acknowledge(status.settled, status.ask_reply);
                 let _ = self.source.conclude();
@@ -62,6 +64,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
         failpoint::pass("drained");
         let end = match result {
+            // The server ends the stream after it has received the acknowledged position; see
+            // `Stream::finish`.
             Err(RelayError::Wal(WalError::Ended)) => {
                 *owed = owed.settled(self.source.acknowledged());
                 return Ok(End::ServerShutdown);
@@ -80,6 +84,7 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
         match (put_off, end) {
             (Some(error), End::Drained | End::ModeOver) => Err(error),
+            // The server may be gone before it has ended the stream.
             (_, End::ServerShutdown) => Ok(end),
             // The next start does not repeat any rows, even if the server has not received the end.
             // Upholds G8.
@@ -258,7 +263,8 @@ impl<F: FrameSource, S: KafkaSink> Hot<F, S> {
         }
     }
 
-    /// Treats a missing or forbidden topic as an outage, except for the dead-letter topic.
+    /// Treats a missing or forbidden topic as an outage, except for the dead-letter topic. A row
+    /// that waits for dead letters needs an operator.
     fn judged(&self, error: RelayError) -> RelayError {
         let pipeline = self.session.pipeline();
         let is_of_dead_letters = |cause: &SinkError| match cause {

@@ -162,6 +162,7 @@ impl Plan {
             slot: source.slot.clone(),
             publication: source.publication.clone(),
             tables: source.tables.clone(),
+            // `compile` has requested the columns that the routing reads.
             columns: spec.wanted().to_vec(),
             messages: !self.config.messages.prefixes.is_empty(),
             create: source.create == Create::Auto,

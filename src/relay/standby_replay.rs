@@ -1,5 +1,5 @@
 //! Reports once that the streamed standby has stopped replaying. Rows then wait, and the stream
-//! appears to be idle.
+//! appears to be idle. A standby that has replayed WAL since the previous check is not reported.
 
 use crate::telemetry::SlotWait;
 use postrider_core::lsn::Lsn;

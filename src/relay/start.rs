@@ -2,7 +2,8 @@
 //! decides where to resume, and runs the loop.
 //!
 //! Invariant: the slot is the lock, so it is taken first. Its holder fences earlier producers
-//! before it reads their progress. No record is sent before the resume position is known (G6).
+//! before it reads their progress. No record is sent before the resume position is known (G6). The
+//! server gets status updates while the sink opens.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -87,6 +88,7 @@ impl HotStart {
             return Ok(End::Drained);
         }
         failpoint::pass("slot_taken");
+        // The sink follows the slot, which a standby tries five times per second without a client.
         let (spec, lineage) = (&self.plan.kafka, &facts.lineage);
         let clock = Clock::start();
         let open = move || open_sink(spec, lineage, clock.instant());
@@ -96,8 +98,8 @@ impl HotStart {
             *owed = Owed::default();
         }
         failpoint::pass("progress_read");
-        // Another relay may have resumed the stream before this relay took the slot, and the slot
-        // may have been taken away since.
+        // The source is checked again, and last. Another relay may have resumed the stream before
+        // this relay took the slot, and the slot may have been taken away since.
         let held = self
             .source_check
             .ask(process, &self.stop, || stream.keep_alive())
@@ -225,7 +227,8 @@ fn of_the_gate(error: RelayError) -> RelayError {
     }
 }
 
-/// Keeps the stream alive during the work on another thread.
+/// Keeps the stream alive during the work on another thread. The next read of the stream detects
+/// its end.
 pub(super) fn meanwhile<T: Send>(
     stream: &mut Stream,
     heartbeat: Duration,
@@ -250,7 +253,8 @@ pub(super) fn meanwhile<T: Send>(
     })
 }
 
-/// Returns the error that ended the stream, or else `error`. If another relay holds the slot, a
+/// Returns the error that ended the stream, or else `error`. A stream that fails at its first row
+/// has already lost its slot, so the stream's own error matters. If another relay holds the slot, a
 /// transient error of the stream is only the consequence.
 fn last_words(stream: &mut Stream, error: RelayError) -> RelayError {
     let is_taken = error.class() == Class::Held;
@@ -287,7 +291,8 @@ fn vanished(error: WalError, slot: &str) -> RelayError {
     }
 }
 
-/// Refuses a source that another process changed before this relay held the slot.
+/// Refuses a source that another process changed before this relay held the slot. That process may
+/// have handled the consequences, so the next session judges the source again.
 fn same_source(before: &Inspection, now: &Inspection) -> Result<(), RelayError> {
     // A standby that was promoted since then is on another timeline.
     let same_role = before.server.in_recovery == now.server.in_recovery;

@@ -32,7 +32,7 @@ const SIGNALLED: u8 = 8;
 
 impl StopSignal {
     /// Creates the signal for one of several streams. Requests of this signal also apply to the
-    /// stream; a pause, other routes and a server shutdown of the stream apply only there.
+    /// stream. A pause, other routes, a server shutdown and the end of the stream apply only there.
     #[must_use]
     pub fn of_stream(&self) -> Self {
         Self { process: Some(Arc::new(self.clone())), ..Self::default() }

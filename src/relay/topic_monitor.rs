@@ -21,7 +21,7 @@ use postrider_kafka::{
 };
 
 const EVERY: Duration = Duration::from_secs(5);
-/// Time without confirmations until the monitor looks for a deleted topic.
+/// Time without confirmations from answering brokers until the monitor looks for a deleted topic.
 const IN_VAIN: Duration = Duration::from_secs(2);
 /// Each topic costs the brokers two small requests.
 const GO: usize = 50;

@@ -40,7 +40,8 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
 }
 
 /// Samples the slot of a failed stream, which still retains WAL. Ends if the server refuses the
-/// login, because repeated failed logins may lock a role.
+/// login, because repeated failed logins may lock a role. A failed sample is not published; the
+/// stream's error explains it.
 pub async fn sample_of_failed(config: &Config, telemetry: &Telemetry) {
     loop {
         let sample = async {
@@ -155,7 +156,8 @@ impl Watch<'_> {
     }
 
     /// Finds changes that the stream does not report, such as a table that is no longer published.
-    /// Ignores a slot with another holder, which may have handled the change.
+    /// A server that does not answer is left to the stream at first. Ignores a slot with another
+    /// holder, which may have handled the change.
     async fn departure(
         &self,
         client: &Client,
@@ -190,7 +192,8 @@ impl Watch<'_> {
         Ok(slot.is_held_by(stream).then_some(departure))
     }
 
-    /// Logs once that the publication was altered before `sample`, even if it was fixed in between.
+    /// Logs once that the publication was altered since the check before `sample`, even if it was
+    /// fixed in between.
     fn tell_alteration(&self, now: &Inspection, sample: &control::SlotSample) {
         let since = self.publication_changes.look(sample.current).unwrap_or(sample.confirmed_flush);
         let altered = self.known.and_then(|known| known.altered(now));

@@ -64,6 +64,7 @@ impl Content {
 /// Parses a position as [`postrider_core::route::position_text`] prints it.
 pub(super) fn position(text: &[u8]) -> Option<(u64, u32)> {
     let (lsn, index) = str::from_utf8(text).ok()?.split_once('.')?;
+    // An index beyond `u32` sorts after all others.
     let index = index.parse::<u64>().ok()?;
     Some((u64::from_str_radix(lsn, 16).ok()?, u32::try_from(index).unwrap_or(u32::MAX)))
 }

@@ -191,6 +191,7 @@ impl Topics {
             for at in &bounds.partitions {
                 self.ends.entry((topic.clone(), at.partition)).or_insert(at.end);
                 let next = self.next.entry((topic.clone(), at.partition)).or_insert(at.first);
+                // Transaction markers may follow the last record.
                 *next = (*next).max(at.stable);
             }
         }
@@ -240,6 +241,7 @@ impl Topics {
             })
         });
         let records = parts.sum();
+        // If reading starts at a time, only a part of the topic is read.
         let is_whole = self.since_ms.is_none() || !self.next.is_empty();
         let total = if is_whole { Total::About(records) } else { Total::Unknown };
         (records > 0).then_some(total)

@@ -1,7 +1,7 @@
 //! Standby: waits for a slot that another relay holds, and takes over when the slot is free.
 //!
 //! Each sample also updates the metrics. A relay whose own earlier session still holds the slot is
-//! not a standby, which would report itself as ready.
+//! not a standby, which would report itself as ready. The wait ends if the server does not answer.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Relay {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
         self.sessions.supervisor.slot_reaches(slot.as_ref().map(|slot| SlotPosition {
-            // A slot without a restart position is lost.
+            // A slot without a restart position is lost, and no session starts there.
             restart: slot.restart.unwrap_or(slot.confirmed_flush),
             confirmed: slot.confirmed_flush,
             log_end: slot.current,

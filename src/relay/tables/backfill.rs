@@ -127,6 +127,7 @@ impl TableRun {
         let source = &found.plan.config.source;
         self.check_unchanged(found)?;
         // A temporary slot shows that a slot can be created, before the existing slot is dropped.
+        // Changes committed after its start are not lost: the new slot delivers them.
         let is_alive = found.inspection.slot.as_ref().is_some_and(|slot| !slot.is_lost());
         let temporary =
             if replaces && is_alive { self.make_temporary(&mut connection, found)? } else { None };

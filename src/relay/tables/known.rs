@@ -77,6 +77,7 @@ impl Known {
                 Self::Begun(begun, progress.mark != Mark::default())
             }
             Some(intended) => Self::Intended(intended),
+            // `setup` was about to create the slot.
             None if progress.mark == Mark::default() && !has_slot => Self::Nothing,
             None => Self::Stream(Box::new(progress)),
         }

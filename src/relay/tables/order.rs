@@ -27,6 +27,7 @@ pub(super) async fn order_of(
     if config.outbox.order_by.is_empty() {
         let is_null = !facts.not_null.iter().any(|column| column == SEQUENCE);
         if has(SEQUENCE) && is_number(client, facts.oid, SEQUENCE).await? {
+            // Rows written without a sequence number come first.
             let null_as = is_null.then_some("0");
             order.push(OrderColumn { name: SEQUENCE.to_owned(), null_as });
         }

@@ -30,7 +30,7 @@ use postrider_postgres::wal::{
     lock_tables,
 };
 
-/// A server is silent while it sorts a large table.
+/// A server is silent while it sorts a large table. TCP reports a server that is gone.
 const SILENCE: Duration = Duration::from_hours(24);
 /// Transactions of rows without a log position are numbered up to this value.
 const END_OF_REPLAY: Lsn = Lsn::new(1 << 62);
@@ -158,7 +158,8 @@ impl TableRun {
         sessions.drive(TableSource { rows, slot, settled: &mut self.settled }, session, sink)
     }
 
-    /// Counts the rows of a backfill once. Earlier rows are counted separately.
+    /// Counts the rows of a backfill once. The count of earlier rows ends before the first session,
+    /// because the telemetry counts the rows of this process.
     fn count(
         &mut self,
         found: &Found,

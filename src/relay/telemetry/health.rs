@@ -1,7 +1,8 @@
 //! Liveness (`/livez`) and readiness (`/readyz`), from the latest snapshot.
 //!
 //! Invariant: liveness never depends on Postgres or Kafka. Otherwise their outage would make an
-//! orchestrator restart every relay.
+//! orchestrator restart every relay. A standby is ready unless the caller asks for the active
+//! relay.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ pub enum RelayState {
     Starting,
     Standby,
     Streaming,
-    /// No broker has answered, or no record was confirmed, for one minute.
+    /// A stream is open, but for one minute no broker has answered, or no record was confirmed.
     Stalled,
     Retrying,
     Draining,

@@ -53,6 +53,7 @@ pub struct RepairCounts {
     pub left_out: u64,
     /// Rows to send although newer rows of their keys are already in Kafka.
     pub after_newer_rows_of_their_key: u64,
+    /// Topics that do not exist. Their rows count as missing.
     pub topics_missing: Vec<String>,
 }
 
@@ -187,6 +188,7 @@ impl Rows<'_> {
                     stream.fill(TICK)?;
                     next_look = 0;
                 }
+                // The last keepalive settles only positions that are already settled.
                 Some(Frame::Keepalive { .. }) => stream.consume(),
                 Some(frame) => {
                     let seen = expected.look(frame, self.numbers)?;

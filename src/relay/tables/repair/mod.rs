@@ -148,7 +148,8 @@ impl TableRun {
     }
 
     /// `false`: a stop was requested. Without stored progress, a relay could resume the slot of a
-    /// refused repair, so undecided rows are refused before the slot is created or dropped.
+    /// refused repair, so undecided rows are refused before the slot is created or dropped. If the
+    /// slot cannot be decoded, the tables must also be readable before it is dropped.
     fn would_send(
         &self,
         found: &Found,
@@ -268,7 +269,8 @@ fn refuse_unknown(counts: &RepairCounts, scope: &RepairScope) -> Result<(), Tabl
     Err(TableRowsError::RowsUnknown { unknown: counts.unknown, reasons })
 }
 
-/// Whether messages before this position exist only in the slot, or the check exceeds its limits.
+/// Whether messages before this position exist only in the slot, or the check fails or exceeds its
+/// limits. `None`: before the current position.
 pub(super) fn is_undrained(found: &Found, runtime: &Handle, before: Option<Lsn>) -> bool {
     let source = &found.plan.config.source;
     let request = PeekRequest {

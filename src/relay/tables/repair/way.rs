@@ -112,7 +112,8 @@ fn go_on(
     if !is_same && has_sent {
         return Err(TableRowsError::ScopeChanged { slot, begun: first.options() }.into());
     }
-    // Relative times count from the start of the first attempt that has sent rows.
+    // Relative times count from the start of the first attempt. An attempt that has not sent any
+    // rows does not bind a later one with another scope.
     let of = if is_same { first } else { scope };
     let repair = Some(RepairScope { unknown: scope.unknown, ..of.clone() });
     Ok(Way::GoOn(Box::new(BackfillProgress { repair, ..begun.clone() })))

@@ -46,7 +46,7 @@ pub(super) struct Columns {
     /// Bytes that the slot has not passed, and bytes that it retains on disk.
     lag: Vec<Option<u64>>,
     retained: Vec<Option<u64>>,
-    /// From commit to confirmation over the last ten seconds.
+    /// Upper bounds of the latency from commit to confirmation over the last ten seconds.
     p50_us: Vec<Option<u64>>,
     p95_us: Vec<Option<u64>>,
     p99_us: Vec<Option<u64>>,
