@@ -24,7 +24,7 @@ impl AwaitedStandbys {
             self.is_told = tell(client, slot).await;
         }
         if self.away == 0 && std::mem::take(&mut self.is_told) {
-            tracing::info!("waiting for no standby any more; resuming");
+            tracing::info!("no longer waiting for a standby; resuming");
         }
         self.away >= LOOKS
     }

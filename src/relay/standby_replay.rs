@@ -27,7 +27,7 @@ impl StandbyReplay {
         if let Some(wait) = wait {
             tracing::warn!(help = wait.help(), "{}", wait.what());
         } else {
-            tracing::info!("the standby of the stream keeps replaying");
+            tracing::info!("the standby that the relay streams from replays again");
         }
         self.told = wait;
         wait

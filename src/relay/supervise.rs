@@ -40,8 +40,8 @@ const STOP_TICK: Duration = Duration::from_millis(20);
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum time beyond the grace period for a session to end.
 const OVERTIME: Duration = Duration::from_secs(5);
-const SETTLING_HELP: &str = "waiting for confirmations of sent records, for at most \
-                             shutdown.grace; a second signal ends the relay immediately";
+const SETTLING_HELP: &str = "waiting for confirmations of sent records, here or by the relay that has the slot, for at \
+    most shutdown.grace; a second signal ends the relay immediately";
 
 pub async fn deliver(
     plan: Plan,

@@ -61,7 +61,7 @@ fn a_standby_that_postgres_waits_for_is_named_while_it_is_away() {
     assert!(detail.contains("synchronized_standby_slots"), "{detail}");
     standby.start_again().unwrap();
     stage.wait_for_records(20);
-    running.wait_for_log("waiting for no standby any more");
+    running.wait_for_log("no longer waiting for a standby");
     face.wait_ready(200);
     running.stop();
 }

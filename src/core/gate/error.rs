@@ -231,8 +231,8 @@ impl GateError {
                     .to_owned()
             }
             Self::RepairUnfinished { .. } => {
-                "`postrider repair --execute` with its first options compares again and resumes; \
-                 then start the relay"
+                "`postrider repair --execute` with the options of its first run compares again \
+                 and resumes; then start the relay"
                     .to_owned()
             }
             Self::PublicationReplaced { .. } => format!(
