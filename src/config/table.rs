@@ -131,7 +131,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     names(
         "outbox.id",
         "\"id\"",
-        "Column with the row's id, by which consumers detect duplicates. Every option of \
+        "Column with the row's id, by which consumers detect duplicates. Every column of \
          this section accepts a list of names. The relay uses the first name that the table \
          had when the row was written, for example `[\"event_id\", \"id\"]` after a rename.",
     ),
@@ -186,9 +186,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         "outbox.on_update",
         UpdatePolicy::WORDS,
         "\"warn\"",
-        "What the relay does on an UPDATE of an outbox row, besides counting it. UPDATE and \
-         DELETE are never delivered. `postrider setup` creates a publication without UPDATE, \
-         so that this option has no effect.",
+        "What the relay does on an UPDATE of an outbox row, besides counting it. UPDATE and DELETE \
+         are never delivered. A publication without UPDATE, as `postrider setup` creates it, sends \
+         none, so this option has no effect.",
     ),
     names(
         "outbox.schema_version",
