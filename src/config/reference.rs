@@ -11,7 +11,7 @@ use super::rule_options::RULE_OPTIONS;
 use super::table::OPTIONS;
 use postrider_service::units::{format_duration, format_size};
 
-/// A `postrider.toml` with every option at its default, explained. It loads as it stands.
+/// A `postrider.toml` with every option at its default, explained. The file can be loaded without a change.
 pub fn example_toml() -> String {
     let mut out = String::from(
         "# Postrider's configuration. Every value below is the default.\n\

@@ -187,8 +187,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         UpdatePolicy::WORDS,
         "\"warn\"",
         "What the relay does on an UPDATE of an outbox row, besides counting it. UPDATE and DELETE \
-         are never delivered. A publication without UPDATE, as `postrider setup` creates it, sends \
-         none, so this option has no effect.",
+         are never delivered. If the publication has no UPDATE, as `postrider setup` creates it, this \
+         option has no effect.",
     ),
     names(
         "outbox.schema_version",

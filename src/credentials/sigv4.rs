@@ -1,7 +1,7 @@
 //! AWS Signature Version 4 in a URL's query, which MSK and RDS accept as a password.
 //!
-//! Invariant: the result equals that of botocore's `SigV4QueryAuth`, byte for byte; 1,000 drawn
-//! tokens in `fixtures/aws/tokens.jsonl` check this. Source: "Create a signed AWS API request" in
+//! Invariant: botocore's `SigV4QueryAuth` gives the same result, byte for byte; 1,000 drawn tokens
+//! in `fixtures/aws/tokens.jsonl` check this. Source: "Create a signed AWS API request" in
 //! the IAM User Guide.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};

@@ -77,7 +77,7 @@ pub struct DeliveredRecord {
     pub offset: i64,
     pub id: Option<String>,
     pub event_type: Option<String>,
-    /// `None` is no key.
+    /// `None` if the record has no key.
     pub key: Option<Content>,
     /// `None` is a tombstone.
     pub payload: Option<Content>,
@@ -99,7 +99,7 @@ pub struct TappedDeadLetter {
     pub is_whole_id: bool,
     pub table: Option<String>,
     pub topic: Option<String>,
-    /// `None` is no key.
+    /// `None` if the record has no key.
     pub key: Option<Content>,
     /// `None` is a tombstone.
     pub payload: Option<Content>,

@@ -22,7 +22,7 @@ pub struct LoadArgs {
     /// Rows to write, and to deliver each time.
     #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
     pub rows: u32,
-    /// Rows per transaction of who writes them.
+    /// Rows per transaction of the writer.
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub per_transaction: u32,
 }

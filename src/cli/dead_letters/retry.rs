@@ -51,7 +51,6 @@ pub struct RetryArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
 
-    /// Where from.
     #[command(flatten)]
     pub source: SourceArgs,
 }

@@ -36,7 +36,6 @@ pub struct ShowArgs {
     #[arg(long)]
     pub raw: bool,
 
-    /// Where from.
     #[command(flatten)]
     pub source: SourceArgs,
 }

@@ -1,7 +1,7 @@
 //! The literal steps that fix a refusal or warning about server, publication, tables and slot.
 //!
-//! Invariant: no step gives up a row that can still be delivered. If a person must decide, there
-//! are no steps.
+//! Invariant: no step gives up a row that can still be delivered. If a person must decide, the
+//! list of steps is empty.
 
 use super::check::{Lack, identifier};
 use super::fix::Fix;

@@ -5,7 +5,7 @@
 /// True if the whole text matches.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut pattern, mut text) = (pattern, text);
-    // Where to resume if a star must swallow one more byte.
+    // Pattern and text to resume at if a star must match one more byte.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         let step = match (pattern.split_first(), text.split_first()) {
